@@ -18,7 +18,7 @@ constexpr float kLargest = std::numeric_limits<float>::max();
 bool HalfIsNan(uint16_t bits) { return (bits & 0x7fff) > 0x7c00; }
 bool BrainIsNan(uint16_t bits) { return (bits & 0x7fff) > 0x7f80; }
 
-// What a half means, from its definition.
+// The value of a half, from its definition.
 double HalfByDefinition(uint32_t bits) {
   const double sign = (bits & 0x8000) != 0 ? -1 : 1;
   const int exponent = static_cast<int>(bits >> 10 & 31);

@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// As JSON readers have it; they throw at what is no JSON or no UTF-8.
+// Returns the text as a JSON reader has it, which throws where it is no JSON or no UTF-8.
 std::string ReadBack(std::string_view text) {
   std::string json;
   AppendJsonText(text, &json);

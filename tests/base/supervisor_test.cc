@@ -15,12 +15,13 @@
 #include "common/base/daemon.h"
 #include "tests/support/manual_clock.h"
 
-// What a supervisor hears, at a socket such as systemd's, and what end signals do to the loop.
+// The messages to a supervisor, at a socket such as systemd's, and the effect of end signals on the
+// loop.
 
 namespace bdn {
 namespace {
 
-// Who listens where NOTIFY_SOCKET says.
+// A listener at the socket that NOTIFY_SOCKET names.
 class Listener {
  public:
   explicit Listener(const std::string& address) {
@@ -91,8 +92,8 @@ TEST(Supervisor, WhoIsNotThereIsToldNothing) {
   }
 }
 
-// The loop changes the process's signals, so each of these runs in a process of its own, which ends with
-// the number of what it expected last.
+// The loop changes the process's signals, so each of these tests runs in a process of its own,
+// whose exit code is the number of its last expectation.
 class MainLoopDeathTest : public ::testing::Test {
  protected:
   MainLoopDeathTest() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }

@@ -8,7 +8,7 @@
 #include "absl/base/thread_annotations.h"
 #include "common/base/mutex.h"
 
-// What benchmarks of transports have in common.
+// The parts that benchmarks of transports share.
 
 namespace bdn {
 
@@ -18,7 +18,8 @@ inline double Median(std::vector<double> samples) {
   return samples[samples.size() / 2];
 }
 
-// A count that others raise and one thread waits for: it is woken once, when the count is reached.
+// A count that other threads raise and one thread waits for, which is woken once, when the count is
+// reached. Thread-safe.
 class Counter {
  public:
   void Increment() {

@@ -1,6 +1,6 @@
-// What a frame costs a server and a worker as the job grows: a whole job on one thread, its state
-// machines over a loopback network (tests/support/simulated_job.h). Prints one JSON line a job size:
-// CPU microseconds a frame by side and kind, and how many frames there were.
+// The cost of a frame for a server and a worker as the job grows: a whole job on one thread, its
+// state machines over a loopback network (tests/support/simulated_job.h). Prints one JSON line a
+// job size: CPU microseconds a frame by side and kind, and how many frames there were.
 //
 //   frame_scale_bench [--workers 10,100,1000] [--servers 100] [--keys 10000] [--elements 16]
 
@@ -145,7 +145,7 @@ void RunJob(const SimulatedJob::Shape& shape) {
   std::fflush(stdout);
 }
 
-// Of two workers: the other never pushes.
+// Runs one of two workers: the other never pushes.
 void RunWaitingWorker(SimulatedJob::Shape shape) {
   shape.workers = 2;
   Costs costs;

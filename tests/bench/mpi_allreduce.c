@@ -1,5 +1,6 @@
-/* For compare.py: averages the same tensors by MPI's all-reduce, once for each line of standard input, and prints the
-   seconds of the slowest process and the CPU seconds of all. Between turns nobody spins. */
+/* For compare.py: averages the same tensors by MPI's all-reduce, once for each line of standard
+   input, and prints the seconds of the slowest process and the CPU seconds of all. Between turns no
+   process spins. */
 
 #include <mpi.h>
 #include <stdio.h>

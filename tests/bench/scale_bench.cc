@@ -1,6 +1,6 @@
-// What one more node and one more tensor cost the control plane: a scheduler daemon of its own, and
-// simulated nodes in this process that join, declare, meet at barriers, live and leave over gRPC.
-// Prints one JSON line a job size.
+// The cost of one more node and one more tensor for the control plane: a scheduler daemon of its
+// own, and simulated nodes in this process that join, declare, meet at barriers, live and leave
+// over gRPC. Prints one JSON line a job size.
 //
 //   scale_bench [--workers 10,100,1000] [--servers 4] [--tensors 10000] [--elements 100000]
 

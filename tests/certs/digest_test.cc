@@ -14,7 +14,7 @@ std::string HexOf(const std::string& text) {
       absl::string_view(reinterpret_cast<const char*>(digest.data()), digest.size()));
 }
 
-// Of FIPS 180-4's examples.
+// These are examples of FIPS 180-4.
 TEST(Digest, IsSha256) {
   EXPECT_EQ(HexOf("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   EXPECT_EQ(HexOf("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq"),

@@ -44,7 +44,8 @@ class PeerQueueTest : public ::testing::Test {
     EXPECT_GE(attempt.fd, 0) << attempt.why;
     return opened_.emplace_back(attempt.fd);
   }
-  // What it is told: `count` bytes, fewer where the connection ends. The queue is tended meanwhile.
+  // Returns what a peer is told: `count` bytes, fewer where the connection ends. The queue is
+  // tended meanwhile.
   std::string Hear(int fd, size_t count) {
     std::string heard;
     for (char byte = 0; heard.size() < count; heard.push_back(byte)) {
@@ -55,7 +56,7 @@ class PeerQueueTest : public ::testing::Test {
     }
     return heard;
   }
-  // What it is answered to a proof: 'y' or 'n'.
+  // Shows a proof, and returns the answer: 'y' or 'n'.
   char ShowToken(int fd, const std::string& token) {
     const std::string hello = Hear(fd, kHello.size() + kNonceBytes);
     EXPECT_EQ(hello.substr(0, kHello.size()), kHello);

@@ -37,10 +37,8 @@ class ProcessGroupTest : public ::testing::Test {
   }
 
   std::vector<std::string> lines_;
-  ProcessGroup group_{
-      [this](size_t, ProcessGroup::Stream, std::string_view line, ProcessGroup::End) {
-        lines_.emplace_back(line);
-      }};
+  ProcessGroup group_{[this](size_t, ProcessGroup::Stream, std::string_view line,
+                             ProcessGroup::End) { lines_.emplace_back(line); }};
 };
 
 // With patience for lines that do not end.
@@ -75,7 +73,8 @@ TEST_F(ProgressTest, HandsOverALineThatDoesNotEndAndSleepsThen) {
   Start("printf 'done\nname? '; read name; echo $name");
   AwaitPieces(2);
   EXPECT_THAT(pieces_, ElementsAre("done$", "name? ..."));
-  // Nothing is left to hand over: the next wait ends by its deadline alone, without an event between.
+  // Nothing is left to hand over: the next wait ends by its deadline alone, without an event in
+  // between.
   const auto deadline = Clock::now() + std::chrono::milliseconds(300);
   EXPECT_EQ(group_.Next(deadline).kind, Kind::kTimeout);
   EXPECT_GE(Clock::now(), deadline);

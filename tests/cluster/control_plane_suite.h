@@ -17,7 +17,7 @@
 #include "common/cluster/control_plane.h"
 #include "scheduler/job.h"
 
-// What every ControlPlane owes its node. An implementation adds one INSTANTIATE control.
+// The tests that every ControlPlane must pass. An implementation adds one INSTANTIATE line.
 
 namespace bdn {
 
@@ -28,13 +28,14 @@ class SchedulerUnderTest {
   virtual std::unique_ptr<ControlPlane> Connect(const Credentials& credentials = {}) = 0;
 };
 
+// A kind of scheduler, with a function that makes one.
 struct SchedulerKind {
   const char* name;
   std::unique_ptr<SchedulerUnderTest> (*make)(const JobOptions& options);
 };
 inline void PrintTo(const SchedulerKind& kind, std::ostream* out) { *out << kind.name; }
 
-// Keeps what was delivered and lets a test wait for it.
+// The events that were delivered, for which a test can wait. Thread-safe.
 class RecordedEvents {
  public:
   ControlPlane::Events Callbacks() {
@@ -83,7 +84,7 @@ class RecordedEvents {
     MutexLock lock(&mu_);
     return membership_;
   }
-  // What each version added.
+  // Returns the addition of each version.
   DeclareResult AwaitCatalogue(uint32_t version) {
     Await([this, version]()
               ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return deltas_.size() >= version; });
@@ -113,12 +114,13 @@ class RecordedEvents {
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
 };
 
+// The fixture of these tests: a scheduler and the nodes of a job.
 class ControlPlaneSuite : public ::testing::TestWithParam<SchedulerKind> {
  protected:
   static constexpr absl::Duration kLong = absl::Seconds(30);
   static constexpr absl::Duration kShort = absl::Milliseconds(100);
 
-  // A node of the job and what it was told.
+  // A node of the job, with the events that it was told.
   struct Node {
     std::unique_ptr<RecordedEvents> events = std::make_unique<RecordedEvents>();
     std::unique_ptr<ControlPlane> control;  // goes first: it delivers into `events`

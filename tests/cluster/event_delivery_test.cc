@@ -15,7 +15,7 @@ namespace {
 namespace wire = bandoneon::control;
 using ::testing::ElementsAre;
 
-// What a scheduler sends, right or wrong, and what came of it.
+// The events that a scheduler sends, right or wrong, and their effects.
 class EventDeliveryTest : public ::testing::Test {
  protected:
   static wire::Event Placed(uint32_t catalogue) {

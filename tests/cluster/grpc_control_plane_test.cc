@@ -121,7 +121,7 @@ TEST(GrpcWait, SaysWhomItWaitsFor) {
               HasSubstr("barrier 'b': waiting for worker 1"));
 }
 
-// As threads do that end two steps one after the other.
+// So do threads that end two steps one after the other.
 TEST(GrpcHeartbeat, SaysTheHighestStepThoughAnEarlierOneIsToldLater) {
   const SteadyClock clock;
   JobOptions options;
@@ -153,8 +153,8 @@ TEST(GrpcHeartbeat, SaysTheHighestStepThoughAnEarlierOneIsToldLater) {
   EXPECT_EQ(told("step"), 20u);
 }
 
-// After a link was cut for a while TCP may wait for as long again before it sends on: to whoever waits
-// for that, a connection is silent for good.
+// After a link was cut for a while, TCP may wait for as long again before it sends on: to a caller
+// that waits for it, the connection is silent for good.
 TEST(GrpcHeartbeat, ALeaseOutlivesALinkThatWasCutForLessThanIt) {
   const SteadyClock clock;
   JobOptions options;
@@ -193,7 +193,7 @@ TEST(GrpcHeartbeat, ALeaseOutlivesALinkThatWasCutForLessThanIt) {
     });
   } while (heard < cut + 2 * options.config.lease_timeout);
   EXPECT_GE(proxy.num_accepted(), 2);
-  // What waits on the first connection would wait for ever: a dead one ends the worker's part.
+  // A call on the first connection would wait for ever: a dead connection ends the worker's part.
   ASSERT_EQ(failure.wait_for(std::chrono::seconds(60)), std::future_status::ready);
   EXPECT_THAT(std::string(failure.get().message()), HasSubstr("has carried nothing for"));
 }

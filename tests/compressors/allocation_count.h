@@ -9,7 +9,7 @@
 
 namespace bdn {
 
-// How often this thread has allocated.
+// Returns the number of allocations of this thread.
 size_t AllocationCount();
 
 }  // namespace bdn

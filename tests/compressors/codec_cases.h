@@ -6,21 +6,22 @@
 
 #include "common/base/dtype.h"
 
-// The codecs that the tests of what all codecs promise go through.
+// The codecs that go through the tests of all codecs.
 
 namespace bdn {
 
-// What not every codec promises.
+// Promises that not every codec makes.
 struct CodecPromises {
-  // Codecs that draw what they send do not read the rest.
+  // Every element is read. Codecs that draw the elements to send do not read the rest.
   bool reads_all = true;
-  // What is left of dense data is shorter than what came in: unbiased codecs may leave more.
+  // The residual of dense data is shorter than the data: that of an unbiased codec may be longer.
   bool contracts = true;
-  // Payloads add up without decoding, to what the sum of the decoded would be. The sum of sketches
-  // is that only to rounding, at best: sketch_test.cc has what they promise.
+  // Payloads add up without decoding, to the encoding of the sum. The sum of sketches is that only
+  // to rounding, at best: sketch_test.cc has their promises.
   bool adds_up = false;
 };
 
+// A codec under test.
 struct CodecCase {
   const char* label;
   const char* spec;
@@ -107,7 +108,7 @@ inline constexpr CodecCase kCodecs[] = {
     {"Int2Nearest", "int2(round=nearest)"},
 };
 
-// Those that make one of the promises.
+// Returns the codecs that make one of the promises.
 inline std::vector<CodecCase> CodecsThat(bool CodecPromises::*promise) {
   std::vector<CodecCase> codecs;
   for (const CodecCase& codec : kCodecs) {

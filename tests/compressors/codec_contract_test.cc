@@ -1,4 +1,4 @@
-// What every codec must do, whatever it is. A codec adds one line to kCodecs (codec_cases.h).
+// The contract of all codecs. A codec adds one line to kCodecs (codec_cases.h).
 
 #include <algorithm>
 #include <cmath>
@@ -304,8 +304,8 @@ TEST_P(CodecThatReadsAll, NonFiniteInputIsNamed) {
 }
 
 TEST_P(CodecContract, HostileBytesAreRefusedOrSafe) {
-  // What Validate lets through must decode, to finite numbers, into memory of exactly the right
-  // size (the address sanitizer watches), and encode again.
+  // A payload that Validate lets through must decode, to finite numbers, into memory of exactly the
+  // right size (the address sanitizer watches), and encode again.
   const auto try_payload = [&](const std::vector<uint8_t>& bytes, size_t n) {
     const std::vector<uint8_t> exact(bytes);  // capacity == size
     if (!codec_->Validate(AsBytes(exact), n, dtype()).ok()) return false;
@@ -430,7 +430,7 @@ TEST(CodecCases, WhatCarriesSumsLosesNothingOfThem) {
   const auto y = MakeData("spread", kN);
   for (const CodecCase& tested : kCodecs) {
     const auto codec = ParseCodecSpec(tested.spec)->codec;
-    // What is scaled up is added without decoding, and so scaled once.
+    // A scaled array is added without decoding, and so scaled once.
     if (!codec->carries_sums() || codec->scales_draw()) continue;
     const auto a = EncodeToVector(*codec, {x.data(), DType::kFloat32, kN});
     const auto b = EncodeToVector(*codec, {y.data(), DType::kFloat32, kN});

@@ -19,7 +19,7 @@ namespace bdn {
 const std::vector<std::string>& DataKinds();
 std::vector<float> MakeData(const std::string& kind, size_t n, uint64_t seed = 1);
 
-// An array of any floating type, and what its elements are as float32.
+// An array of any floating type, with its elements as float32.
 class TypedArray {
  public:
   TypedArray(DType dtype, size_t n) : dtype_(dtype), n_(n), bytes_(n * DTypeSize(dtype)) {}

@@ -1,5 +1,4 @@
-// What codec_contract_test.cc does not say of dither: that it is unbiased, and which values it
-// sends.
+// Tests of dither beyond codec_contract_test.cc: that it is unbiased, and which values it sends.
 
 #include <algorithm>
 #include <cmath>

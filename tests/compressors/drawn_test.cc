@@ -1,5 +1,5 @@
-// What the contract of all codecs leaves open: which elements randomk and blocks draw, and how
-// their payloads add up.
+// Tests of points that the contract of all codecs leaves open: which elements randomk and blocks
+// draw, and how their payloads add up.
 
 #include <algorithm>
 #include <cmath>

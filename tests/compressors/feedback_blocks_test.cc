@@ -1,5 +1,5 @@
-// The kernels that take a step of error feedback in one pass, beside the arithmetic of their header an
-// element at a time, and what they leave to others.
+// The kernels that take a step of error feedback in one pass, beside the arithmetic of their header
+// one element at a time, and the cases that they leave to other code.
 
 #include "kernels/feedback_blocks.h"
 
@@ -27,7 +27,7 @@ constexpr float kLargest = std::numeric_limits<float>::max();
 enum class Codes { kOneBit, kOneBitBFloat, kTwoBit };
 constexpr Codes kAllCodes[] = {Codes::kOneBit, Codes::kOneBitBFloat, Codes::kTwoBit};
 
-// What a step leaves behind. The payload's parts lie an odd number of bytes behind aligned memory.
+// The output of a step. The payload's parts lie an odd number of bytes behind aligned memory.
 struct Left {
   Floats residual;
   std::vector<uint8_t> scales;

@@ -6,21 +6,22 @@
 #include <string>
 #include <vector>
 
-// What tests/golden/codecs.txt pins.
+// The contents of tests/golden/codecs.txt, which pins the payloads of codecs.
 
 namespace bdn {
 
-// Nine elements that show the corners: ties, both zeros, a subnormal, what saturates.
+// Nine elements that show the corners: ties, both zeros, a subnormal, a value that saturates.
 const std::vector<float>& GoldenCorners();
 // A larger array, pinned by a hash of its payload: 70001 of "spread", seed 9.
 std::vector<float> GoldenMany();
 
+// The pinned payloads of a codec.
 struct Golden {
   std::string corners;    // the payload, in hex
   std::string many_hash;  // Fnv1a of the payload
 };
 
-// By spec: lines of "spec hex hash" after comments.
+// Reads the lines of "spec hex hash" behind the comments, by spec.
 std::map<std::string, Golden> ReadGolden();
 
 std::string Hex(const std::vector<uint8_t>& bytes);

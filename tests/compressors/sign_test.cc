@@ -1,4 +1,5 @@
-// What sign keeps exactly, and that each payload it takes is the one it would write.
+// The properties of sign: what it keeps exactly, and that each payload that it takes is the one
+// that it would write.
 
 #include "compressors/sign.h"
 

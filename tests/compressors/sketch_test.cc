@@ -1,4 +1,5 @@
-// What sketch and exactsketch promise of sparse data, which the contract's dense data cannot show.
+// The promises of sketch and exactsketch about sparse data, which the contract's dense data cannot
+// show.
 
 #include <cmath>
 #include <limits>

@@ -87,7 +87,7 @@ TEST(TopK, IsExactOnSortedArrays) {
   for (const double ratio : {0.0001, 0.01, 0.3}) ExpectReference(x, ratio);
 }
 
-// What the sample of n = 200000 sees: i mod 512 < 64.
+// The sample of n = 200000 has the elements with i mod 512 < 64.
 TEST(TopK, SampledIsTheReferencesWhateverTheSampleSees) {
   for (const float sampled : {0.0f, 1.0f, 100.0f}) {
     auto x = MakeData("normal", 200000);

@@ -52,7 +52,7 @@ TEST(CudaDevice, SaysThatTheDriverIsTooOldAndWhatItTakes) {
   const auto too_old = absl::FailedPreconditionError(
       "NVIDIA's driver is of CUDA 12.4, these kernels need that of 13.0 or newer: update it");
   EXPECT_EQ((*device)->kernels(), too_old);
-  // What copies needs none.
+  // Copies need no kernels.
   EXPECT_EQ((*device)->LaunchKernel({}, device_kernels::KernelId{}, 1, nullptr), too_old);
   EXPECT_TRUE((*device)->MakeStream().ok());
 }

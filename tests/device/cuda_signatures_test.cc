@@ -1,5 +1,5 @@
-// What device/cuda_driver.h says of the driver's functions, against NVIDIA's own header. All of it is decided when
-// it is compiled.
+// The declarations of device/cuda_driver.h, compared with NVIDIA's own header. All of it is decided
+// when it is compiled.
 
 #include <cuda.h>
 
@@ -11,7 +11,8 @@
 namespace bdn {
 namespace {
 
-// Handles and addresses are declared as void* and uint64_t: what must agree is how an argument is passed.
+// Handles and addresses are declared as void* and uint64_t: the way in which an argument is passed
+// must agree.
 enum class Kind { kPointer, kInteger, kOther };
 
 template <class T>

@@ -7,19 +7,20 @@
 
 #include "device/compute_device.h"
 
-// The devices that the suite of device codecs goes through. Each binary says which: host_cases.cc,
+// The devices that go through the suite of device codecs. Each binary names its own: host_cases.cc,
 // or cuda_cases.cc for a machine with a GPU.
 
 namespace bdn {
 
+// A device under test.
 struct DeviceCase {
   std::string label;
   ComputeDevice* device = nullptr;
 };
 inline void PrintTo(const DeviceCase& device, std::ostream* out) { *out << device.label; }
 
-// Opened at the first call, and kept as long as the process: to open a GPU, and to load all kernels there, takes
-// longer than a test.
+// Returns the devices, which are opened at the first call and kept as long as the process: to open
+// a GPU and load all kernels takes longer than a test.
 const std::vector<DeviceCase>& DeviceCases();
 
 }  // namespace bdn

@@ -1,5 +1,5 @@
-// What every device codec promises: the bytes, the memories and the elements of its codec on the
-// host, whatever the device.
+// The promises of every device codec: the bytes, the link's state and the elements of its codec on
+// the host, whatever the device.
 
 #include "device/codecs/device_codec.h"
 
@@ -94,7 +94,7 @@ TEST_P(DeviceCodecContract, HasTheHostsBytesForEveryKindOfData) {
   }
 }
 
-// Where sums and squares of elements overflow or vanish, and what they are sums of does not.
+// Sums and squares of elements overflow or vanish here, but the elements do not.
 TEST_P(DeviceCodecContract, HasTheHostsBytesOfVeryLargeAndVerySmallNumbers) {
   for (const float scale : {1.5e38f, 1e20f, 1e-24f, 1e-30f, 1e-38f}) {
     for (const size_t n : {size_t{9}, size_t{3000}}) {

@@ -10,7 +10,7 @@
 namespace bdn {
 namespace {
 
-// Of device memory, which the test would not go on without.
+// A block of device memory. The program ends where there is none, as the test cannot go on.
 class OnDevice {
  public:
   OnDevice(ComputeDevice& device, size_t bytes)

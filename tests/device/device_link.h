@@ -16,21 +16,23 @@
 
 namespace bdn {
 
+// The state of a link before a step, and the array to encode. State that does not exist is empty.
 struct LinkInput {
   TypedArray x;
   FeedbackOptions options;
-  // Empty where there is none.
   std::vector<float> residual;
   std::vector<float> momentum;
   std::vector<float> replica;
 };
 
+// The state of a link that an input has besides its array.
 enum class Memory { kNone, kResidual, kMomentum, kReplica };
 inline constexpr Memory kMemories[] = {Memory::kNone, Memory::kResidual, Memory::kMomentum,
                                        Memory::kReplica};
-// n of a kind of codec_inputs.h, scaled, and a memory of the same kind.
+// Makes an input: n elements of a kind of codec_inputs.h, scaled, and state of the same kind.
 LinkInput MakeInput(const std::string& kind, size_t n, DType dtype, Memory memory);
 
+// The payload of a step, and the state of the link after it.
 struct LinkOutput {
   std::vector<uint8_t> payload;
   std::vector<float> residual;
@@ -38,14 +40,14 @@ struct LinkOutput {
   std::vector<float> replica;
 };
 
-// Both leave in `after` what the memories are, whether the encoding failed or not.
+// Both encode, and leave the state in `after`, whether the encoding failed or not.
 absl::StatusOr<std::vector<uint8_t>> EncodeOnHost(const Codec& codec, const LinkInput& input,
                                                   const Draw& draw, LinkOutput* after);
 absl::StatusOr<std::vector<uint8_t>> EncodeOnDevice(ComputeDevice& device, const Codec& codec,
                                                     const LinkInput& input, const Draw& draw,
                                                     LinkOutput* after);
 
-// What y becomes.
+// Both decode, and return the new y.
 TypedArray DecodeOnHost(const Codec& codec, const std::vector<uint8_t>& payload, float scale,
                         bool adds, TypedArray y);
 TypedArray DecodeOnDevice(ComputeDevice& device, const Codec& codec,

@@ -1,6 +1,7 @@
-// What threads of a device do at a time, done at a time: two blocks and two threads of each, on the
-// host. Under a thread sanitizer (scripts/tsan) two that touch one word without an atomic operation or
-// a meeting between them are an error; without one, the bytes say that they meet.
+// The work that threads of a device do at the same time, done at the same time: two blocks and two
+// threads of each, on the host. Under a thread sanitizer (scripts/tsan) two of them that touch one
+// word without an atomic operation or a meeting in between are an error; without one, the bytes
+// show that they meet.
 
 #include <limits>
 

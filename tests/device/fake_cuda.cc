@@ -1,14 +1,17 @@
-// A driver in place of libcuda.so.1, for machines without a GPU, as strict as a GPU may be. Every stream is
-// a queue of its own. What is put into one is done later, in a random order that events allow: by the
-// threads that wait for something, and now and then by a thread that puts something. So a missing order
-// between two streams, or between a stream and the host, shows as wrong bytes. Kernels run on the host.
+// A driver in place of libcuda.so.1, for machines without a GPU, as strict as a GPU may be. Every
+// stream is a queue of its own. Operations of a stream are done later, in a random order that
+// events allow: by the threads that wait for something, and now and then by a thread that adds one.
+// So a missing order between two streams, or between a stream and the host, shows as wrong bytes.
+// Kernels run on the host.
 //
-// Pinned memory is read and written when its copy is done, and other memory of the host at the call, as the
-// driver promises. The default stream has no order with other streams, as those are made not to have one.
-// Memory that was freed is overwritten. After a kernel that failed every call fails.
+// Pinned memory is read and written when its copy is done, and other memory of the host at the
+// call, as the driver promises. The default stream has no order with other streams, as those are
+// made not to have one. Memory that was freed is overwritten. After a kernel that failed every call
+// fails.
 //
-// The build says what the driver is: BDN_FAKE_VERSION, BDN_FAKE_MEMORY (bytes that it has), BDN_FAKE_NO_GPU,
-// BDN_FAKE_LACKS_LAUNCH. Thread-safe. The functions Fake... at the end are for tests.
+// The build says which driver it is: BDN_FAKE_VERSION, BDN_FAKE_MEMORY (the bytes that it has),
+// BDN_FAKE_NO_GPU, BDN_FAKE_LACKS_LAUNCH. Thread-safe. The functions Fake... at the end are for
+// tests.
 
 #include <atomic>
 #include <condition_variable>
@@ -65,7 +68,8 @@ struct Mark {
 };
 using MarkPtr = std::shared_ptr<Mark>;
 
-// What is put into a stream: a deed, a mark to wait for before it, a mark that is passed after it.
+// An operation of a stream: a function, a mark to wait for before it, a mark that is passed after
+// it.
 struct Work {
   std::function<void()> run;
   MarkPtr after;
@@ -186,7 +190,7 @@ thread_local int capture_mode = kModeGlobal;
 
 using Lock = std::unique_lock<std::mutex>;
 
-// Whether [at, at + bytes) is in one of the blocks.
+// Returns whether [at, at + bytes) is in one of the blocks.
 bool IsWithin(const std::map<uint64_t, size_t>& blocks, uint64_t at, size_t bytes) {
   auto found = blocks.upper_bound(at);
   if (found == blocks.begin()) return false;
@@ -201,12 +205,13 @@ bool IsPinned(const void* at, size_t bytes) {
 }
 void* Pointer(uint64_t at) { return reinterpret_cast<void*>(at); }
 
-// What every call within a context begins with.
+// Checks what every call within a context checks first.
 int InContext() {
   if (contexts <= 0) return kInvalidContext;
   return state().is_broken ? kIllegalAddress : kSuccess;
 }
-// As InContext, of a call that a capture in mode "global" does not allow to other threads.
+// Checks what InContext checks, for a call that a capture in mode "global" does not allow to other
+// threads.
 int InContextUnsafe() {
   if (state().has_capture && capture_mode != kModeRelaxed) {
     state().is_capture_spoilt = true;
@@ -532,12 +537,12 @@ BDN_EXPORT void FakeSeed(unsigned seed) {
   const Lock lock(state().mu);
   state().random.seed(seed);
 }
-// How many contexts the driver's callers left on the stack.
+// Returns how many contexts the driver's callers left on the stack.
 BDN_EXPORT int FakeContexts() {
   const Lock lock(state().mu);
   return state().contexts_left;
 }
-// How many bytes of memory nobody freed.
+// Returns the bytes of memory that nobody freed.
 BDN_EXPORT size_t FakeHeldBytes() {
   const Lock lock(state().mu);
   return state().held;
@@ -552,14 +557,14 @@ BDN_EXPORT void FakeFinish() {
   Lock lock(state().mu);
   state().DrainAll(lock);
 }
-// How much has been put into a stream and is not done.
+// Returns how many operations of a stream are not done yet.
 BDN_EXPORT size_t FakePending(void* stream) {
   const Lock lock(state().mu);
   const auto found = state().streams.find(stream);
   return found == state().streams.end() ? 0 : found->second.size();
 }
-// Calls of a kind (FakeCall) fail with the error: `count` of them, after the next `first`. Of kernels it is
-// the runs that fail, and the device is broken until FakeMend.
+// Lets calls of a kind (FakeCall) fail with the error: `count` of them, after the next `first`. Of
+// kernels the runs fail, and the device is broken until FakeMend.
 BDN_EXPORT void FakeFail(int call, long first, long count, int error) {
   const Lock lock(state().mu);
   state().failures[call] = {first, count, error};
@@ -571,7 +576,7 @@ BDN_EXPORT void FakeMend() {
     state().DrainAll(lock);  // what a broken device was asked for is never done
   state().is_broken = false;
 }
-// As struct Counts, since the last FakeResetCounts.
+// Writes the counts since the last FakeResetCounts, in the order of struct Counts.
 BDN_EXPORT void FakeCounts(long* counts) {
   const Lock lock(state().mu);
   std::memcpy(counts, &state().counts, sizeof(Counts));
@@ -600,7 +605,7 @@ BDN_EXPORT void FakeRefuseImages(int refuses) {
   const Lock lock(state().mu);
   state().refuses_images = refuses != 0;
 }
-// What cuMemGetInfo says from now on; a total of 0: what is so.
+// Sets what cuMemGetInfo says from now on; a total of 0: the truth.
 BDN_EXPORT void FakeMemoryInfo(size_t free, size_t total) {
   const Lock lock(state().mu);
   state().free_reported = free;

@@ -12,8 +12,8 @@
 #include "device/cuda_device.h"
 #include "gtest/gtest.h"
 
-// What tests ask of the fake of NVIDIA's driver (fake_cuda.cc), and devices of it. Where BDN_TEST_REAL_GPU is set,
-// devices are those of this machine's driver instead.
+// The interface of tests to the fake of NVIDIA's driver (fake_cuda.cc), and devices of it. Where
+// BDN_TEST_REAL_GPU is set, devices are those of this machine's driver instead.
 
 namespace bdn::testing {
 
@@ -24,7 +24,7 @@ inline bool IsReal() { return std::getenv("BDN_TEST_REAL_GPU") != nullptr; }
 #define BDN_NEEDS_FAKE() \
   if (IsReal()) GTEST_SKIP() << "a GPU cannot be made to do that"
 
-// The driver that all devices of a test are of.
+// The driver of all devices of a test. Not thread-safe.
 class FakeDriver {
  public:
   explicit FakeDriver(const char* library = kFakeLibrary)
@@ -44,20 +44,20 @@ class FakeDriver {
   FakeDriver& operator=(const FakeDriver&) = delete;
 
   void Hold(bool on) { Function<void(int)>("FakeHold")(on); }
-  // How much has been put into a stream and is not done.
+  // Returns how many operations of a stream are not done yet.
   size_t Pending(DeviceStream stream) {
     return Function<size_t(void*)>("FakePending")(stream.handle);
   }
   void Capture(bool on) { Function<void(int)>("FakeCapture")(on); }
   void Seed(unsigned seed) { Function<void(unsigned)>("FakeSeed")(seed); }
-  // As FakeCall of the fake.
+  // The same as FakeCall of the fake.
   enum Call : int { kAllocations, kPinnedAllocations, kLaunches, kCopies, kKernelRuns, kCreations };
-  // Some calls fail, or all from now on: with invalid values, or as if memory was out.
+  // Lets some calls fail, or all from now on, with invalid values or as if memory was exhausted.
   void Fail(Call call, long first, long count, int error = kOutOfMemory) {
     Function<void(int, long, long, int)>("FakeFail")(call, first, count, error);
   }
   void FailCopies(bool on) { Fail(kCopies, 0, on ? kForever : 0, kInvalidValue); }
-  // Nothing fails from now on, whatever did.
+  // Lets nothing fail from now on.
   void Mend() { Function<void()>("FakeMend")(); }
   struct Counts {
     long calls[6];
@@ -70,7 +70,7 @@ class FakeDriver {
   }
   void ResetCounts() { Function<void()>("FakeResetCounts")(); }
   void BeginGlobalCapture() { Function<void()>("FakeBeginGlobalCapture")(); }
-  // Whether nothing has spoilt it.
+  // Returns whether nothing has spoilt the capture.
   bool EndGlobalCapture() { return Function<int()>("FakeEndGlobalCapture")() == 0; }
   void SayThatMemoryIs(size_t free, size_t total) {
     Function<void(size_t, size_t)>("FakeMemoryInfo")(free, total);

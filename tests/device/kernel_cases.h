@@ -9,7 +9,8 @@
 #include "device/codecs/device_codec.h"
 #include "tests/compressors/codec_cases.h"
 
-// The codecs of the host's suite that have kernels: a codec that gets some is among them by that alone.
+// The codecs of the host's suite that have kernels: a codec that gets some is among them by that
+// alone.
 
 namespace bdn {
 

@@ -1,5 +1,5 @@
-// What nvcc made of the kernels, as the text of PTX: that it keeps the host's arithmetic, and where all
-// threads of a block meet. It says nothing of what a GPU's driver makes of it.
+// The PTX that nvcc made of the kernels: it keeps the host's arithmetic, and has a barrier where
+// all threads of a block meet. The test says nothing of what a GPU's driver makes of it.
 
 #include <cstdio>
 #include <cstdlib>

@@ -10,20 +10,21 @@
 
 #include "compressors/codec.h"
 
-// What the fuzz targets of the decoders have in common.
+// The parts that the fuzz targets of the decoders share.
 
 namespace bdn::fuzz {
 
-// Aborts, which is a finding.
+// Aborts where it does not hold, which is a finding.
 void Check(bool holds);
 
-// Takes an input apart, front to back; zeros once it is used up.
+// A reader that takes an input apart, from front to back; it returns zeros once the input is used
+// up. Not thread-safe.
 class InputReader {
  public:
   InputReader(const uint8_t* data, size_t size) : left_(data, size) {}
   bool empty() const { return left_.empty(); }
   uint8_t Byte();
-  // Mostly up to 1023 elements; now and then 65536 more, for what is laid out in blocks.
+  // Returns mostly up to 1023 elements; now and then 65536 more, for codecs that work in blocks.
   size_t NumElements();
   std::vector<uint8_t> Rest() const { return {left_.begin(), left_.end()}; }
 
@@ -31,7 +32,7 @@ class InputReader {
   std::span<const uint8_t> left_;
 };
 
-// The codec of a spec, which is right.
+// Returns the codec of a valid spec.
 std::shared_ptr<const Codec> CodecOf(const std::string& spec);
 
 // `payload` of n elements is refused, or decodes inside memory of exactly the right size, to finite

@@ -17,7 +17,7 @@ inline void Require(bool holds) {
   if (!holds) std::abort();
 }
 
-// What libFuzzer gives, taken piece by piece.
+// An input of libFuzzer, taken piece by piece. Not thread-safe.
 class FuzzInput {
  public:
   FuzzInput(const uint8_t* data, size_t size) : data_(data), size_(size) {}
@@ -30,7 +30,7 @@ class FuzzInput {
     size_ -= count;
     return bytes;
   }
-  // Zeros behind the end.
+  // Returns the next number; zeros behind the end.
   template <typename Number>
   Number Get() {
     std::vector<std::byte> bytes = Bytes(sizeof(Number));

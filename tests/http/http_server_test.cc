@@ -1,4 +1,4 @@
-// What a browser or scraper gets over real sockets.
+// The answers to a browser or scraper over real sockets.
 #include "common/http/http_server.h"
 
 #include <gmock/gmock.h>

@@ -71,7 +71,7 @@ TEST(LinkMonitor, NotesWhatItIsTold) {
 
 // ---- The guard
 
-// Of a link that is given 1 and leaves out so much.
+// Returns the quality of a link that is given 1 and leaves out so much.
 LinkQuality Leaves(double ratio, double growth = 1) {
   return {.input = 1, .offered = growth, .decoded = 1, .residual = growth * ratio * ratio};
 }

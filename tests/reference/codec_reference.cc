@@ -262,7 +262,7 @@ std::vector<float> DecodeSign(const Bytes& in, size_t n) {
   return decoded;
 }
 
-// How many are sent where a sample chooses.
+// Returns how many elements are sent where a sample chooses.
 size_t NumAboveSample(const std::vector<float>& p, size_t k) {
   const size_t n = p.size();
   if (n == 0) return 0;

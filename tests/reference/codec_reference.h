@@ -24,18 +24,18 @@ struct Spec {
   std::string Word(const std::string& option, const std::string& otherwise) const;
 };
 
-// What a Draw hands to a codec.
+// The keys of a draw, by which a codec chooses its random bits.
 struct Keys {
   uint32_t k0 = 0;
   uint32_t k1 = 0;
 };
-// Word j of the draw (common/base/draw.h), and the 16 bits that are element i's.
+// Return word j of the draw (common/base/draw.h), and the 16 bits of element i.
 uint32_t DrawWord(Keys keys, uint32_t j);
 uint32_t DrawBits16(Keys keys, uint32_t i);
 
-// The payload of p, which is finite and already scaled.
+// Returns the payload of p, which is finite and already scaled.
 Bytes Encode(const std::string& spec, const std::vector<float>& p, Keys keys);
-// The n elements a valid payload stands for.
+// Returns the n elements of a valid payload.
 std::vector<float> Decode(const std::string& spec, const Bytes& payload, size_t n);
 
 // One pair a family of codecs, each in a file of its own.

@@ -100,7 +100,7 @@ float ValueOf(uint32_t code, float m, const Grid& grid) {
   return code >= minus ? -magnitude : magnitude;
 }
 
-// Where bit `bit` of element i's code is, counted from the first bit after m.
+// Returns the position of bit `bit` of element i's code, counted from the first bit after m.
 size_t BitPlace(size_t i, uint32_t bit, size_t n, uint32_t b) {
   const size_t group = i / kGroup;
   const size_t before = group * kGroup * b;

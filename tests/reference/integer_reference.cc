@@ -40,7 +40,7 @@ void Transform(std::vector<float>* x) {
   }
 }
 
-// Whether everything that a scale can stand for is finite.
+// Returns whether all values that a scale can stand for are finite.
 bool ScaleIsSafe(const Form& form, float scale) {
   const float farthest = form.most * scale;
   return std::isfinite(form.hadamard ? 32 * farthest : farthest);

@@ -7,8 +7,8 @@
 #include <vector>
 
 // A second decoder of the wire format, written from proto/wire_format.md alone: byte by byte, with
-// no code of the project's, to be read beside that document. Nothing comes back for what a receiver
-// MUST refuse.
+// no code of the project's, to be read beside that document. It returns nothing for bytes that a
+// receiver MUST refuse.
 namespace wire_reference {
 
 using Bytes = std::vector<uint8_t>;
@@ -16,6 +16,7 @@ using Bytes = std::vector<uint8_t>;
 // Section 3, bit by bit.
 uint32_t Crc32c(const Bytes& bytes);
 
+// The header of a frame: section 3.
 struct Header {
   uint8_t type, codec, flags, part;
   uint32_t sender;
@@ -62,6 +63,7 @@ struct FabricHandshake {
   std::string text, address;
 };
 std::optional<FabricHandshake> ReadFabricHandshake(const Bytes& bytes);
+// The beginning of a message over a fabric: section 2.
 struct FabricPrefix {
   uint32_t kind, number, count;
   uint64_t token, payload_bytes;

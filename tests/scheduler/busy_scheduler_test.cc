@@ -62,7 +62,7 @@ TEST(BusyScheduler, HeartbeatsAndLeasesGoOn) {
   }
   service->host()->Read(
       [](const Job& job, absl::Time) { EXPECT_EQ(job.state(), Job::State::kRunning); });
-  // Who is silent meanwhile is lost.
+  // A node that is silent meanwhile is lost.
   for (int i = 0; i < 9; ++i) {
     clock.Advance(kStep);
     EXPECT_TRUE(heartbeat(worker));

@@ -40,7 +40,7 @@ class DeclarationsTest : public ::testing::Test {
     membership->MakeIndex();
     declarations_->Begin(membership);
   }
-  // How it ended.
+  // Declares the tensors, and returns how the declaration ended.
   absl::Status Declare(const std::vector<TensorDeclaration>& tensors) {
     DeclarationPart part{.digest = DigestOf(tensors),
                          .count = static_cast<uint32_t>(tensors.size()),

@@ -69,7 +69,7 @@ TEST_F(JobHostTest, ALeaseEndsByTheClockThatWasHandedDown) {
   host_.Close();
 }
 
-// As after a signal that stopped it, or with its machine: a clock that jumps.
+// The clock jumps, as after a signal that stopped the process, or a pause of the machine.
 TEST_F(JobHostTest, AfterAPauseOfItsOwnLeasesHaveTheirTimeAgain) {
   auto worker = Join(Role::kWorker);
   auto server = Join(Role::kServer);

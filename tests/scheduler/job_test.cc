@@ -69,7 +69,7 @@ class JobTest : public ::testing::Test {
     return job_->Declare(node, std::move(part), At(deadline), At(now));
   }
 
-  // As a worker of a rank above 0 begins: without its list.
+  // Declares as a worker of a rank above 0 begins: without its list.
   CallId DeclareDigest(NodeId node, const std::vector<TensorDeclaration>& tensors,
                        double deadline = kNever, double now = 0) {
     return job_->Declare(
@@ -122,9 +122,9 @@ TEST_F(JobTest, EndsWhenNotAllNodesJoinInTime) {
   job_->Advance(At(59));
   EXPECT_FALSE(Answered(call_id));
   job_->Advance(At(60));
-  EXPECT_EQ(
-      MessageOf(call_id),
-      "not all nodes joined in time: waiting for worker rank 1, server rank 0 (1 of 3 have joined)");
+  EXPECT_EQ(MessageOf(call_id),
+            "not all nodes joined in time: waiting for worker rank 1, server rank 0 (1 of 3 have "
+            "joined)");
   EXPECT_EQ(job_->state(), Job::State::kFailed);
 }
 

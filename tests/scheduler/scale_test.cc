@@ -9,8 +9,9 @@
 #include "scheduler/job.h"
 #include "tests/compressors/allocation_count.h"
 
-// The life of whole jobs as state machines, to see what one more node and one more tensor cost. Counts
-// allocations and answers, not time: what copies a list or a roster for every node is seen.
+// The life of whole jobs as state machines, to see what one more node and one more tensor cost.
+// Counts allocations and answers, not time: code that copies a list or a roster for every node is
+// seen.
 
 namespace bdn {
 namespace {
@@ -127,7 +128,7 @@ class SimulatedJob {
   Cost cost_;
 };
 
-// What a part costs, at most, for each of n nodes and m tensors besides a constant.
+// Expects that a part costs no more for each of n nodes and m tensors, besides a constant.
 void ExpectLinear(const Cost& small, const Cost& large, double growth) {
   for (const auto& [what, cost] : large) {
     EXPECT_LE(cost, small.at(what) * growth * 1.25 + 200) << what << " grew " << growth << " times";

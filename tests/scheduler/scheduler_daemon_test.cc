@@ -332,7 +332,7 @@ TEST_F(SchedulerDaemonTest, StrangersMakeItTakeNoMemory) {
     EXPECT_EQ(stub->Declare(&context, large, &reply).error_code(),
               grpc::StatusCode::PERMISSION_DENIED);
   }
-  // What gRPC has in hand of a connection, whatever comes over it.
+  // The memory that gRPC holds for a connection, whatever comes over it.
   EXPECT_LT(PeakMemory(daemon_->pid()), before + (size_t{24} << 10));
 }
 

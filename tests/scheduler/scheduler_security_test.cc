@@ -28,7 +28,7 @@
 #include "proto/control.grpc.pb.h"
 #include "scheduler/service.h"
 
-// What strangers and liars get of a scheduler, over real sockets.
+// The answers of a scheduler to strangers and liars, over real sockets.
 
 namespace bdn {
 namespace {
@@ -186,7 +186,7 @@ TEST_F(SchedulerSecurityTest, ACertificateIsGoodForItsRoleAlone) {
 TEST_F(SchedulerSecurityTest, ACertificateOfAnotherJobIsRefusedByBothEnds) {
   const Certificates certs("job");
   Start(certs.Of("scheduler"));
-  // Of the same authority, by the job that is asked for.
+  // The certificate is of the same authority: the job that is asked for decides.
   const Credentials theirs("", certs.Files("worker"), "another");
   EXPECT_THAT(Text(Ask(theirs)), HasSubstr("not of a scheduler of this job"));
   service_.reset();
@@ -223,7 +223,7 @@ TEST_F(SchedulerSecurityTest, FilesThatChangeAreReadAgain) {
 
 // ---- tokens
 
-// As many as `bytes` of declarations that say nothing.
+// Returns a request of `bytes` of declarations that say nothing.
 wire::DeclareRequest EmptyDeclarations(int bytes) {
   wire::DeclareRequest request;
   for (int i = 0; i < bytes / 2; ++i) request.add_tensors();
@@ -306,7 +306,7 @@ int ConnectRaw(int port) {
   return -1;
 }
 
-// Of raw connections: those that fit into this process, which has both ends of each.
+// Returns the number of raw connections that fit into this process, which has both ends of each.
 size_t ConnectionsThatFit() {
   rlimit limit = {};
   getrlimit(RLIMIT_NOFILE, &limit);
@@ -340,13 +340,13 @@ TEST_F(SchedulerSecurityTest, AJobSurvivesScannersAndThousandsOfConnectionsThatS
       ASSERT_TRUE(met.ok()) << met;
     }
   }
-  // Who comes now waits among them for the first answer, and gets it.
+  // A caller that comes now waits among them for the first answer, and gets it.
   absl::Status asked = Ask(Credentials("secret"));
   for (const absl::Time deadline = clock_.Now() + kLong; !asked.ok() && clock_.Now() < deadline;) {
     asked = Ask(Credentials("secret"));
   }
   EXPECT_TRUE(asked.ok()) << asked;
-  // Who never says what he wants is cut off.
+  // A connection that never says what it wants is cut off.
   for (size_t i = 0; i < std::size(openings); ++i) {
     pollfd cut = {connections[i], POLLRDHUP, 0};
     EXPECT_EQ(poll(&cut, 1, 30000), 1) << "connection " << i << " is still open";
@@ -364,7 +364,7 @@ constexpr char kGreeting[] =
     "010601002b0003020304002d00020101003300260024001d002045b70da0fc9f81c1d72b8957cec0b70892ed"
     "e5e778932bd8cbeb86e25d32d932";
 
-// What is on the heap; 0 where a sanitizer has another.
+// Returns the bytes on the heap; 0 where a sanitizer has another heap.
 size_t BytesAllocated() { return mallinfo2().uordblks; }
 
 TEST_F(SchedulerSecurityTest, HandshakesThatNobodyGoesOnWithTakeBoundedMemory) {
@@ -414,7 +414,7 @@ TEST_F(SchedulerSecurityTest, CountsWhoCameToNothing) {
 // The time of a handshake is of the whole, however often a byte of it comes.
 TEST_F(SchedulerSecurityTest, WhoGoesOnByteByByteIsCutOff) {
   Start(Credentials("secret"));
-  // What HTTP/2 begins with, and settings of 16,380 bytes that never end.
+  // The beginning of HTTP/2, and settings of 16,380 bytes that never end.
   const std::string opening = std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n") +
                               std::string("\x00\x3f\xfc\x04\x00\x00\x00\x00\x00", 9);
   const int fd = ConnectRaw(service_->port());

@@ -50,7 +50,7 @@ class GrpcServiceTest : public ::testing::Test {
   }
   std::string address() const { return "127.0.0.1:" + std::to_string(service_->port()); }
 
-  // Both nodes join by raw messages; `worker_` and `server_` are then who calls.
+  // Both nodes join by raw messages; `worker_` and `server_` are then their callers.
   void Fill() {
     auto server = std::async(std::launch::async, [this] { return Join(Role::kServer); });
     worker_ = Join(Role::kWorker);
@@ -449,7 +449,8 @@ class NoDescriptors {
     for (const int fd : taken_) close(fd);
     setrlimit(RLIMIT_NOFILE, &before_);
   }
-  // What other threads of the process have given back meanwhile, too.
+  // Takes the free descriptors, also those that other threads of the process have given back
+  // meanwhile.
   void TakeFree() {
     for (int fd = dup(0); fd >= 0; fd = dup(0)) taken_.push_back(fd);
   }
@@ -459,8 +460,8 @@ class NoDescriptors {
   std::vector<int> taken_;
 };
 
-// Connects while this process has no descriptor free until two could not be taken, and sees that the
-// last is served once there are.
+// Connects while this process has no free descriptor, until two connections could not be accepted,
+// and sees that the last is served once there are some.
 template <typename Service>
 void ExpectConnectionsTakenOnceThereAreDescriptors(const Service& service) {
   const SteadyClock clock;
@@ -487,7 +488,7 @@ void ExpectConnectionsTakenOnceThereAreDescriptors(const Service& service) {
       while (service.accept_failures() < 2 && clock.Now() < given_up) std::this_thread::yield();
     }
   }
-  // Who waited is served: the server begins with its settings.
+  // The connection that waited is served: the server begins with its settings.
   char byte = 0;
   EXPECT_EQ(read(early[connected - 1], &byte, 1), 1);
   for (const int fd : early) close(fd);

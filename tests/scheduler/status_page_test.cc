@@ -1,4 +1,4 @@
-// What the status page answers whom, and its JSON, without a socket.
+// The answers of the status page, by caller, and its JSON, without a socket.
 #include "scheduler/status_page.h"
 
 #include <gmock/gmock.h>

@@ -259,7 +259,8 @@ TEST_F(ProgramStepsTest, TheFirstPushOfAnotherStepOfTheProgramFailsTheRoundForAl
     PushCounted(order[0], 1, kSix);
     PushCounted(order[1], 1, kFive);
     const std::string counts = absl::StrFormat(
-        "tensor 'tensor' step 1: rank %d pushed it after 6 steps of its program and rank %d after 5",
+        "tensor 'tensor' step 1: rank %d pushed it after 6 steps of its program and rank %d after "
+        "5",
         order[0], order[1]);
     for (const Rank rank : {0, 1, 2}) {
       EXPECT_EQ(Error(rank).code(), absl::StatusCode::kInvalidArgument);

@@ -1,5 +1,5 @@
-// What a push costs does not grow with the number of workers. Counted in bytes that it allocates:
-// this program's operators new add them up.
+// The cost of a push does not grow with the number of workers. It is counted in bytes that are
+// allocated: this program's operators new add them up.
 
 #include <cstddef>
 

@@ -17,7 +17,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// What happens to a step besides its pushes.
+// An event in a step besides its pushes.
 enum class Event {
   kNone,
   kNewEpoch,

@@ -72,7 +72,7 @@ std::string BytesOf(const Reply& reply) {
   return std::string(reinterpret_cast<const char*>(reply.payload.data()), reply.payload.size());
 }
 
-// What a backup rests on.
+// A backup rests on this.
 TEST_F(ReplyEncoderTest, TheSameContributionsOnTheSamePartsGiveTheSameReplyAndParts) {
   const KeyOptions cases[] = {
       {.pull = "ef(onebit)", .segments = {96, 40}},

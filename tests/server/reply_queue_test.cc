@@ -46,7 +46,7 @@ class KeepingTransport final : public Transport {
   void Close() override {}
   void Join() override {}
 
-  // Of the oldest.
+  // Runs the SendDone of the oldest frame.
   void HandOver(const absl::Status& status = absl::OkStatus()) {
     const SendDone done = std::move(kept.at(0).done);
     kept.erase(kept.begin());

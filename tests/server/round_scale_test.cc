@@ -7,7 +7,8 @@
 #include "tests/compressors/allocation_count.h"
 #include "tests/support/shard_rig.h"
 
-// What one more worker costs a server's rounds, counted by allocations and frames, not by time.
+// The cost of one more worker for a server's rounds, counted by allocations and frames, not by
+// time.
 
 namespace bdn::testing {
 namespace {

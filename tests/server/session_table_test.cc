@@ -69,7 +69,7 @@ TEST_F(SessionTableTest, RefusesWhoSpeaksForAnotherRank) {
   EXPECT_EQ(refused.code(), absl::StatusCode::kPermissionDenied) << refused;
   EXPECT_EQ(table_.size(), 0u);
   EXPECT_TRUE(table_.OnHello(1, kKeys[1], HelloOf(1)).ok());
-  // Where the listener asks for no key there is none to compare.
+  // A listener that asks for no CURVE key gives none to compare.
   EXPECT_TRUE(table_.OnHello(2, PublicKey(), HelloOf(1)).ok());
 }
 

@@ -29,6 +29,7 @@ inline Floats FloatsIn(ByteSpan bytes) {
   return values;
 }
 
+// A shard with one key, and the workers that send it frames.
 class ShardFixture : public ::testing::Test {
  protected:
   // A fresh shard.
@@ -47,7 +48,7 @@ class ShardFixture : public ::testing::Test {
   const SegmentedCodec& Layout() { return *Plan().codecs.pull; }
   size_t Elements() { return Plan().entry.elements; }
 
-  // On the connection of the worker that the header names.
+  // Sends a frame on the connection of the worker that its header names.
   void Send(const Frame& frame) { outbox_.Add(shard_.OnFrame(frame.header.sender, frame)); }
   void Push(Rank rank, Step step, const Floats& values) {
     Frame push = MakePush(kKey, step, rank, values, options_);
@@ -109,12 +110,12 @@ class ShardFixture : public ::testing::Test {
     return *outbox_.LastTo(rank);
   }
 
-  // What a worker was told last. REQUIRES: it was told something.
+  // Returns the last frame that a worker was sent. REQUIRES: there is one.
   const Frame& Reply(Rank rank = 0) { return *outbox_.LastTo(rank); }
   Floats Result(Rank rank) { return ValuesOf(Reply(rank), options_); }
   absl::Status Error(Rank rank) { return ErrorOf(Reply(rank)); }
 
-  // Of the shards that Start makes.
+  // Returns the options of the shards that Start makes.
   virtual ShardOptions OptionsOfShard() { return {.self = kServerNode}; }
 
   KeyOptions options_;

@@ -4,7 +4,8 @@
 #include "gtest/gtest.h"
 #include "tests/server/shard_fixture.h"
 
-// What a shard does whatever the key's state: who may send it what, epochs, workers that leave.
+// The behaviour of a shard whatever the key's state: the senders that it takes, epochs, workers
+// that leave.
 
 namespace bdn::testing {
 namespace {
@@ -161,7 +162,7 @@ TEST_F(ShardTest, ForgetsAKeyThatAllWorkersAreDoneWith) {
   EXPECT_EQ(shard_.held(), HeldBytes());
   EXPECT_EQ(shard_.Find(kKey), nullptr);
   EXPECT_TRUE(shard_.RemoveKey(kKey).empty()) << "it is not here";
-  // What comes late has an answer that ends it.
+  // A late request has an answer that ends it.
   for (const FrameType type : {FrameType::kPush, FrameType::kProbe, FrameType::kFetch}) {
     Send(MakeBare(type, kKey, 1, 1, 4));
     EXPECT_EQ(Error(1).code(), absl::StatusCode::kNotFound);

@@ -76,7 +76,8 @@ TEST_F(UncompressedRoundTest, WhoDoesWithoutTheResultIsToldAsWell) {
   EXPECT_TRUE(Reply(1).payload.empty());
 }
 
-// Each of 64 numbers is sent as the norm of all or its opposite: each step adds more than it takes away.
+// Each of 64 numbers is sent as the norm of all or its opposite: each step adds more than it takes
+// away.
 TEST_F(UncompressedRoundTest, TheServersOwnGuardDecidesItForItsReplies) {
   const KeyOptions options{
       .push = "none", .pull = "ef(dither(levels=0,norm=l2))", .segments = {64}};

@@ -20,7 +20,7 @@ using ::testing::FloatNear;
 using ::testing::HasSubstr;
 using ::testing::Pointwise;
 
-// What a worker makes of replies: weights that it holds and the step that left them so.
+// A worker that follows the replies: its weights, and the step that left them so.
 struct Follower {
   Floats weights;
   Step step = 0;
@@ -275,8 +275,8 @@ TEST_F(WeightsRoundTest, WeightsThatDivergeFailTheRoundAndSayTheRate) {
   EXPECT_THAT(ValuesOf(Reply(), options_), ElementsAre(0, 1, 2, 3));
 }
 
-// With a codec of none a reply is the block that the weights lie in. Who still reads an old one keeps
-// it; when nobody does the weights stay where they are.
+// With the codec none a reply is the block of the weights. A reader of an old block keeps it;
+// without readers the weights stay in their block.
 TEST_F(WeightsRoundTest, AReplyOfWholeWeightsIsTheirBlock) {
   Start(1, {.segments = {64}, .rule = "adamw"});
   SetWeights(Normal(64, 1));

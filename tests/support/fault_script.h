@@ -18,8 +18,8 @@ namespace bdn {
 
 enum class Fault { kNone, kDrop, kDuplicate, kHold, kCorrupt, kCut };
 
-// What is to happen to the frames of a network that is scripted: rules, in the order they were
-// made, and chance for those that no rule matches. Thread-safe.
+// The faults of a scripted network: rules, in the order in which they were made, and chance for
+// frames that no rule matches. Thread-safe.
 class FaultScript final : public LoopbackFaults {
  public:
   using Match = std::function<bool(const FrameHeader& header)>;

@@ -15,10 +15,10 @@
 
 namespace bdn::testing {
 
-// The two ends of a stream between a process and its daemon.
+// Returns the two ends of a stream between a process and its daemon.
 std::pair<FileDescriptor, FileDescriptor> SocketPair();
 
-// A cluster whose processes take part through the daemons of their hosts, all in this process: real
+// A local cluster whose processes take part through host daemons, all in this process: real
 // servers, workers, sockets and shared memory.
 class HostRig {
  public:
@@ -40,9 +40,9 @@ class HostRig {
   // Ends the daemon of a host, as if it had died.
   void StopDaemon(int host);
   HostServer& daemon(int host) { return *hosts_[host].server; }
-  // What all servers hold.
+  // Returns the memory that all servers hold.
   HeldBytes held() const { return cluster_->held(); }
-  // A counter of that process, or of its daemon.
+  // Returns a counter of that process, or of its daemon.
   uint64_t Counter(int rank, const std::string& name) const;
 
  private:

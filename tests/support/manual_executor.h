@@ -11,7 +11,7 @@
 
 namespace bdn {
 
-// Runs tasks when its owner says so, on the owner's thread. Thread-safe.
+// An executor that runs tasks when its owner says so, on the owner's thread. Thread-safe.
 class ManualExecutor final : public Executor {
  public:
   void Post(std::function<void()> task) override;

@@ -9,11 +9,11 @@
 
 #include "absl/status/statusor.h"
 
-// What the rigs of whole clusters are made of.
+// The parts of which rigs of whole clusters are made.
 
 namespace bdn::testing {
 
-// The value; ends the program where there is none.
+// Returns the value; ends the program where there is none.
 template <typename T>
 T Must(absl::StatusOr<T> value) {
   if (!value.ok()) {
@@ -33,7 +33,7 @@ void AtOnce(size_t count, const Body& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// All at once, for leaving waits for the others. Those who cannot, go without.
+// Lets all leave at once, as each waits for the others. A leave that fails is ignored.
 template <typename Takers>
 void LeaveAll(Takers* takers) {
   AtOnce(takers->size(), [takers](size_t i) {

@@ -14,18 +14,19 @@
 
 namespace bdn {
 
-// An in-process network without a thread: transports that reach each other by "loopback://name",
-// and whose events (a frame's delivery, a send's completion) wait in one queue until somebody
-// steps. What steps runs the callbacks, on its own thread. Payloads are shared, never copied.
+// A network in one process, without a thread: transports that reach each other by
+// "loopback://name". Its events (a frame's delivery, a send's completion) wait in one queue until
+// somebody steps. The caller of a step runs the callbacks, on its own thread. Payloads are shared,
+// never copied.
 //
-// Faults are scripted: each frame is matched, when it is sent, against the rules in the order they
-// were made, and the first that matches decides. A test reads
+// Faults are scripted: each frame is matched, when it is sent, against the rules in the order in
+// which they were made, and the first that matches decides. A test reads
 //   net.Drop(OfType(FrameType::kReply), 1);
 //   worker.Push(...);
 //   net.DeliverAll();
 //
 // Thread-safe. Outlives its transports. A transport's Join runs its own outstanding SendDones on
-// the calling thread; frames it sent before Close are still delivered.
+// the calling thread; frames that it sent before Close are still delivered.
 class ScriptedLoopback final {
  public:
   // Pure, and must not call back into the network.
@@ -58,12 +59,11 @@ class ScriptedLoopback final {
 
   void Drop(Match match, int times = kAlways);
   void Duplicate(Match match, int times = kAlways);
-  // Keeps the frame back until Release; its SendDone is not.
+  // Keeps the frame back until Release; its SendDone is not kept back.
   void Hold(Match match, int times = kAlways);
   // Flips one bit of a payload (a copy of it); an empty one passes.
   void CorruptPayload(Match match, int times = kAlways);
-  // Cuts the connection that the frame is on: it and whatever follows end in Unavailable, both
-  // ways.
+  // Cuts the frame's connection: the frame and all that follow end in Unavailable, both ways.
   void Cut(Match match, int times = kAlways);
   // Puts the held frames at the end of the queue; returns how many.
   size_t Release();

@@ -17,6 +17,7 @@ inline constexpr NodeId WorkerNode(Rank rank) { return static_cast<NodeId>(rank 
 
 std::shared_ptr<const Membership> MakeMembership(int workers, Epoch epoch = 1);
 
+// The options of a key under test.
 struct KeyOptions {
   std::string push = "none";
   std::string pull = "none";
@@ -29,16 +30,17 @@ struct KeyOptions {
 KeyEntry MakeEntry(Key key, const KeyOptions& options = {});
 std::shared_ptr<const KeyPlan> MakePlan(Key key, const KeyOptions& options = {});
 
-// Keeps what a shard sends.
+// The frames that a shard has sent.
 struct Outbox {
   void Add(Sends sends);
-  // The last that went to `rank`. Null when nothing did.
+  // Returns the last frame to `rank`; null when there was none.
   const Frame* LastTo(Rank rank) const;
 
   Sends sent;
 };
 
-// A push of `values` by worker `rank`, encoded with `spec` (no memory), as one or several segments.
+// Returns a push of `values` by worker `rank`, encoded with `spec` (without error feedback), as one
+// or several segments.
 Frame MakePush(Key key, Step step, Rank rank, const std::vector<float>& values,
                const KeyOptions& options = {});
 // A header-only frame.

@@ -34,7 +34,8 @@ struct Received {
   Frame frame;
 };
 
-// Where the run of frames of one type that begins at `begin` ends. A run is measured as one.
+// Returns the end of the run of frames of one type that begins at `begin`. A run is measured as
+// one.
 template <typename Frames, typename TypeOf>
 size_t EndOfRun(const Frames& frames, size_t begin, const TypeOf& type_of) {
   size_t end = begin;
@@ -179,7 +180,7 @@ void SimulatedJob::Submit(int rank, const FrameHeader& header, const Buffer& pay
   Perform(worker, std::move(all));
 }
 
-// As RequestRunner does: what still comes on the former connection is dropped.
+// Connects as RequestRunner does: frames that still come on the former connection are dropped.
 void SimulatedJob::Connect(Worker* worker, size_t server) {
   const auto connection =
       worker->transport->Connect({.endpoints = {EndpointOf(AddressOf(static_cast<Rank>(server)))}});
@@ -245,7 +246,7 @@ void SimulatedJob::HandleSent(Worker* worker) {
   worker->sent.clear();
 }
 
-// As Server does, but for the queues of its shards.
+// Handles frames as Server does, but for the queues of its shards.
 void SimulatedJob::HandleAtServer(Server* server) {
   const std::vector<Received> inbox = std::exchange(server->inbox, {});
   const auto type_of = [](const Received& received) { return received.frame.header.type; };

@@ -13,13 +13,14 @@
 
 namespace bdn::testing {
 
-// Whose work a frame was.
+// The side that handles a frame.
 enum class SimulatedSide { kWorker, kServer, kNetwork };
 
-// A job of as many workers and servers as one likes, on one thread: of each worker its request table,
-// of each server its sessions, its shard map and one shard, and between them a loopback network with
-// a transport of each. What they leave out does not know how many there are: codecs and tensors of
-// workers, threads and queues of both. Time stands still but for Advance. Not thread-safe.
+// A job of any number of workers and servers, on one thread: the request table of each worker, the
+// sessions, shard map and one shard of each server, and between them a loopback network with a
+// transport for each. The parts that it leaves out do not know the number of nodes: the codecs and
+// tensors of workers, the threads and queues of both. Time stands still but for Advance. Not
+// thread-safe.
 //
 // Keys are numbered, dense ones of `elements` float32 first and then broadcast ones, and go to the
 // servers in turn. Frames go nowhere before Deliver.
@@ -33,37 +34,38 @@ class SimulatedJob {
     size_t elements = 16;
     absl::Duration probe_interval = absl::Seconds(1);
   };
-  // Runs `work`, which handles frames of this kind and returns how many. Who measures does it here.
+  // Runs `work`, which handles frames of this kind and returns how many. A benchmark measures it
+  // here.
   using Work = std::function<size_t()>;
   using Meter = std::function<void(SimulatedSide side, const char* kind, const Work& work)>;
 
-  // All have said hello to all when it returns.
+  // Makes a job whose nodes have all said hello to each other.
   explicit SimulatedJob(const Shape& shape, Meter meter = nullptr);
   ~SimulatedJob();
   SimulatedJob(const SimulatedJob&) = delete;
   SimulatedJob& operator=(const SimulatedJob&) = delete;
 
   const Shape& shape() const { return shape_; }
-  // Of each of the keys: a push of the worker's rank + 1 in all elements, the root's init of its step's value, another's fetch of it.
+  // Submit for each of the keys a push of the worker's rank + 1 in all elements, the root's init
+  // with the step as its value, or another worker's fetch of it.
   void Push(int worker, const std::vector<int>& keys, Step step);
   void Init(int worker, const std::vector<int>& keys, Step step);
   void Fetch(int worker, const std::vector<int>& keys, Step step);
-  // Lets everything that was sent arrive and be handled, and what that leads to, until nothing is on
-  // its way.
+  // Delivers all frames, and those that are sent because of them, until none is on its way.
   void Deliver();
-  // Time passes. Workers do what is due when it is, but what is sent waits for Deliver.
+  // Lets time pass. Workers act when something is due, but their frames wait for Deliver.
   void Advance(absl::Duration by);
-  // Nothing of this worker arrives, and nothing arrives at it, until Release. What it sends counts as
-  // handed over.
+  // Holds all frames from and to this worker until Release. Frames that it sends count as handed
+  // over.
   void Stall(int worker);
-  // Now all of it arrives, at the next Deliver.
+  // Lets the held frames arrive, at the next Deliver.
   void Release(int worker);
-  // For faults of its own.
+  // Returns the network, for faults of the caller's own.
   ScriptedLoopback& network() { return network_; }
 
   RequestStats worker_stats(int worker) const;
   ShardStats server_stats() const;
-  // Answers with a result that the workers have had, and their first elements added up.
+  // Return the number of results that the workers have had, and the sum of their first elements.
   uint64_t results() const { return results_; }
   double first_elements() const { return first_elements_; }
   // Bytes on the network of frames of a type, and how many there were.

@@ -12,7 +12,7 @@
 
 namespace bdn::testing {
 
-// A whole cluster in this process: real shells and state machines, loopback transport.
+// A whole local cluster in this process: real shells and state machines, loopback transport.
 class ClusterRig {
  public:
   // `flags` as LocalCluster's ("--servers=2"); `workers` comes first.
@@ -25,7 +25,7 @@ class ClusterRig {
   Worker& worker(int rank) { return *workers_[rank]; }
   // Runs `body` for every rank at once, on a thread each, and waits.
   void OnEach(const std::function<void(Worker& worker, int rank)>& body);
-  // What all servers hold.
+  // Returns the memory that all servers hold.
   HeldBytes held() const { return cluster_->held(); }
   // Ends a worker without leaving, as if its process had died.
   void Kill(int rank) { workers_[rank].reset(); }

@@ -245,7 +245,8 @@ static void* run(void* argument) {
   expect(bdn_stats_json(worker, stats, sizeof stats) <= sizeof stats, "statistics fit");
   expect(strstr(stats, "\"bytes_pushed\"") != NULL, "statistics count bytes");
   expect(strstr(stats, "\"stages\":{\"queue\":{\"items\":") != NULL, "statistics count stages");
-  expect(bdn_leave_at_exit(NULL, NULL) == BDN_INVALID_ARGUMENT, "no worker to leave at exit is refused");
+  expect(bdn_leave_at_exit(NULL, NULL) == BDN_INVALID_ARGUMENT,
+         "no worker to leave at exit is refused");
   must(bdn_retire(worker, &id, 1), "bdn_retire");
   expect(bdn_get_step(worker, id, &step) == BDN_NOT_FOUND, "a retired tensor is gone");
   must(bdn_declare(worker, &tensor, 1, &again, 60.0), "bdn_declare of the name again");

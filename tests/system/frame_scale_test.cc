@@ -1,5 +1,5 @@
-// What a frame costs does not grow with the number of workers, of whatever kind it is and wherever
-// it is handled. Counted in bytes that are allocated: this program's operators new add them up.
+// The cost of a frame does not grow with the number of workers, whatever its kind and wherever it
+// is handled. It is counted in bytes that are allocated: this program's operators new add them up.
 
 #include <cstddef>
 #include <map>

@@ -244,7 +244,7 @@ TEST_F(HostilePeer, AHelloLongerThanAnyIsNoFrame) {
       [&] { return server_.stats().transport.frames_malformed >= 20; });
 }
 
-// What it takes to be a worker of a job without being one: the member's process, by hand.
+// All that it takes to be a worker of a job without being one: the member's process, by hand.
 TEST(HostileMember, DoesNotSpeakForAnotherRank) {
   const SteadyClock clock;
   Registry telemetry;

@@ -25,7 +25,7 @@ constexpr absl::Duration kLong = absl::Minutes(1);
 constexpr int kTensors = 8;
 constexpr size_t kElements = 1000;
 
-// Whose frames go as `send` says.
+// A transport whose frames go as `send` says.
 class HookedTransport final : public ForwardingTransport {
  public:
   using SendFn = std::function<void(Transport* inner, ConnectionId to, Frame frame, SendDone done)>;
@@ -196,7 +196,7 @@ TEST(ServerQueue, RepliesLeaveByUrgencyWhereTheLinkIsSlow) {
   // Keeps the link of both workers busy.
   for (const int rank : {0, 1}) push(0, rank, 0);
   while (link.size() < 2) link.AwaitReply();
-  // What comes later is more urgent; one worker says so of the last, whatever the other says.
+  // Later frames are more urgent; one worker says so of the last, whatever the other says.
   for (int i = 1; i < kTensors; ++i) {
     push(i, 0, i);
     push(i, 1, i == kTensors - 1 ? -100 : i);

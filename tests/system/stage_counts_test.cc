@@ -12,7 +12,7 @@
 #include "tests/support/state_calls.h"
 #include "tests/support/worker_rig.h"
 
-// What workers and servers count of the stages that keys pass through.
+// The counts of workers and servers of the phases through which keys pass.
 
 namespace bdn::testing {
 namespace {

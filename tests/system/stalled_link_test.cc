@@ -1,6 +1,6 @@
 // A worker's link stalls for a while and goes on: nothing is lost, much comes twice and late, and
-// every sum is right and counts each push once. On a clock of the test over a network in the process,
-// and over TCP.
+// every sum is right and counts each push once. Tested by a clock of the test over a network in the
+// process, and over TCP.
 
 #include <memory>
 #include <numeric>
@@ -66,7 +66,7 @@ TEST_P(StalledLink, ComesBackAfterTenSecondsAndCountsEverythingOnce) {
     const bool stalls = step == 2;
     if (stalls && stall.before_pushes) job_.Stall(0);
     for (int worker = 0; worker < kWorkers; ++worker) {
-      // What has arrived when the link stalls leaves its answers on their way.
+      // Frames that have arrived when the link stalls have their answers on the way.
       if (worker == 1 && !stall.before_others) job_.Deliver();
       if (worker == 1 && stalls) job_.Stall(0);
       ask(worker, step);
@@ -168,7 +168,7 @@ class StalledTcpLink : public ::testing::TestWithParam<TcpStall> {
     for (auto& worker : workers_) worker.reset();
   }
 
-  // Of worker 0.
+  // Returns a counter of worker 0.
   uint64_t Counter(const std::string& name) {
     for (const Sample& sample : telemetry_[0].Collect()) {
       if (sample.metric->name == name) return sample.value;

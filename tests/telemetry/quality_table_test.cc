@@ -94,10 +94,11 @@ TEST(QualityTable, IsAnObjectAmongTheNumbers) {
   rig.Encoded("c", 1, std::numeric_limits<double>::infinity());
   EXPECT_EQ(
       rig.registry.Json(),
-      R"({"quality":{"groups":{"0":{"encodings":1,"nonfinite_share":0.0,"step":4,"residual_ratio":0.5,)"
-      R"("decoded_cosine":0.5,"owed_steps":1.0,"guard":"warned"},"1":{"encodings":1,"nonfinite_share":0.0,)"
-      R"("step":4,"residual_ratio":null,"decoded_cosine":null,"owed_steps":null}},"tensors":{"a \"b\"":)"
-      R"({"encodings":1,"nonfinite_share":0.0,"step":4,"residual_ratio":0.5,"decoded_cosine":0.5,)"
+      R"({"quality":{"groups":{"0":{"encodings":1,"nonfinite_share":0.0,"step":4,)"
+      R"("residual_ratio":0.5,"decoded_cosine":0.5,"owed_steps":1.0,"guard":"warned"},)"
+      R"("1":{"encodings":1,"nonfinite_share":0.0,"step":4,"residual_ratio":null,)"
+      R"("decoded_cosine":null,"owed_steps":null}},"tensors":{"a \"b\"":{"encodings":1,)"
+      R"("nonfinite_share":0.0,"step":4,"residual_ratio":0.5,"decoded_cosine":0.5,)"
       R"("owed_steps":1.0,"guard":"warned"},"c":{"encodings":1,"nonfinite_share":0.0,"step":4,)"
       R"("residual_ratio":null,"decoded_cosine":null,"owed_steps":null}}}})");
 }

@@ -46,7 +46,8 @@ class AutoTransportTest : public ::testing::Test {
     ASSERT_EQ(endpoints_.size(), host == nullptr ? 1u : 2u);
     EXPECT_EQ(endpoints_.back().scheme, "tcp");  // the network's is the last
   }
-  // As the server offers it, but for where it listens on its host: at no place if that is empty.
+  // Returns the server as it offers itself, but at another address of shared memory: at none if
+  // that is empty.
   Peer PeerOn(const std::string& host_url) const {
     Peer peer = PeerAt(address_, LinkSecurity::kAuthenticated, server_->public_key(), kSecret);
     if (!host_url.empty()) {
@@ -161,7 +162,7 @@ TEST_F(AutoTransportTest, TakesTheNetworkWhereSharedMemoryNeverCameThrough) {
   EXPECT_FALSE(client_->needs_checksums());
   Exchange(Connect(address), false);
   client_->Disconnect(first);
-  // Where it did, it is taken again.
+  // A way that has worked is taken again.
   Exchange(Connect(host_), true);
   Exchange(Connect(host_), true);
 }

@@ -1,4 +1,5 @@
-// What a process that shares memory with us may write there, and what that must not do.
+// The writes that a process that shares memory with us may make there, and the effects that they
+// must not have.
 
 #include "common/transport/shm/shm_channel.h"
 
@@ -64,7 +65,7 @@ class ShmChannelTest : public ::testing::Test {
     }
     return channel_->Send(frame);
   }
-  // As its receiver does.
+  // Releases a frame as its receiver does.
   void Release(uint32_t token) {
     const uint64_t number = theirs().released.load();
     theirs().tokens[number % kShmSlots].store(token);
@@ -144,7 +145,7 @@ TEST_F(ShmChannelTest, RefusesPlacesThatAreNotThere) {
     Publish(entry);
     return Receive();
   };
-  // What is refused stays the next, as a broken channel goes no further: each takes its place.
+  // A refused entry stays the next, as a broken channel goes no further: each is written over it.
   EXPECT_EQ(try_entry(0, 100, kShmSlots), ReceiveResult::kBroken);
   for (const auto& [offset, bytes] :
        std::vector<std::pair<uint64_t, uint64_t>>{{size, 1},

@@ -122,7 +122,7 @@ TEST_F(ShmTransportTest, CarriesAFrameLargerThanTheMemoryThatThereIs) {
   ExpectSameFrame(inbox_.WaitFor(2).at(1).frame, FrameOf(2, kMoreThanASegment));
 }
 
-// Opens once; whoever waits goes on then.
+// A gate that opens once and then lets all waiting threads pass.
 class Gate {
  public:
   void Wait() {
@@ -282,7 +282,7 @@ TEST_F(ShmTransportTest, OutlivesGarbageOnItsSocket) {
   inbox_.WaitFor(1);
 }
 
-// Anybody may connect to a socket of the abstract kind, as often as he likes.
+// Any process may connect to a socket of the abstract kind, as often as it likes.
 TEST_F(ShmTransportTest, AFloodOfConnectionsThatHangUpLeavesThePollerToItsFrames) {
   // Time stands still: in one turn, and while it rests, little is taken.
   const ConnectionId to_server = Start({.clock = &clock_});
@@ -297,7 +297,7 @@ TEST_F(ShmTransportTest, AFloodOfConnectionsThatHangUpLeavesThePollerToItsFrames
     inbox_.WaitFor(static_cast<size_t>(i) + 2);
   }
   EXPECT_LE(server_->stats().connections_refused, kFlood / 10);
-  // Who belongs there comes in when it is over.
+  // A peer that belongs there is admitted when the flood is over.
   const ConnectionId late = *client_->ConnectNow(Server());
   client_->Send(late, FrameOf(2, 10), completions_.Expect());
   AwaitTrue([&] {
@@ -321,7 +321,7 @@ TEST(ShmAddress, IsAFileWhereOnlyItsUserComesAndElseAName) {
     EXPECT_TRUE(ConnectTo(name).ok()) << "somebody listens there";
   }
   EXPECT_TRUE(absl::IsNotFound(ConnectTo(name).status()));
-  // What one that was killed has left behind goes with the next.
+  // The file that a killed process has left goes with the next listener.
   const int left = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   sockaddr_un at = {.sun_family = AF_UNIX, .sun_path = {}};
   name.copy(at.sun_path, sizeof(at.sun_path) - 1);

@@ -21,9 +21,10 @@
 
 namespace bdn {
 
-// Between a connector and a listener, as a middlebox is: it hands bytes on, until it forgets the
-// connections that there are (those are not closed, and whatever comes on them is taken and lost), or
-// cuts them, or stalls: neither takes nor hands on anything until it goes on, and loses nothing.
+// A proxy between a connector and a listener, as a middlebox is. It passes bytes on until it is
+// told otherwise: it forgets its connections (they are not closed, and bytes that come on them are
+// lost), or cuts them, or stalls, when it neither takes nor passes on bytes until it goes on, and
+// loses nothing. Thread-safe.
 class SilentProxy {
  public:
   // `address`: "tcp://127.0.0.1:port".

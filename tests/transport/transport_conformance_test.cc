@@ -1,4 +1,4 @@
-// What every transport owes, asked of each of them.
+// The contract of transports, tested for each of them.
 
 #include <unistd.h>
 
@@ -35,9 +35,9 @@ class Fabric {
   virtual std::unique_ptr<Transport> MakeTransport() = 0;
   // To listen at; a new one each time.
   virtual std::string NewAddress() = 0;
-  // Whether an address is known before anybody listens there.
+  // Returns whether an address is known before anybody listens there.
   virtual bool has_names() const { return true; }
-  // How its listeners listen.
+  // The security of its listeners.
   virtual LinkSecurity security() const { return LinkSecurity::kOpen; }
   // Of the fabric beside its network; empty where there is none.
   virtual std::string provider() const { return ""; }
@@ -178,7 +178,7 @@ class TransportTest : public testing::TestWithParam<FabricParam> {
     const std::string url = NetworkUrl(endpoints_);
     address_ = url.empty() ? UrlOf(endpoints_.at(0)) : url;
   }
-  // What the client knows of the server, and the server of the client.
+  // The client's knowledge of the server, and the server's of the client.
   Peer Server() const { return {endpoints_, server_->public_key(), kSecret}; }
   // The same before it listens at `address`.
   Peer ServerAt(const std::string& address) const {
@@ -483,7 +483,7 @@ TEST_P(TransportTest, EndsSendsToAPeerThatWentInUnavailable) {
   Send(client_.get(), to_server, FrameOf(1, 10));
   const ConnectionId to_client = server_inbox_.WaitFor(1).at(0).from;
   CloseAndJoin(client_.get());
-  // The news may need a moment; whoever sends learns of it.
+  // The news may need a moment; a sender learns of it.
   const absl::Time deadline = PatienceEnds();
   absl::Status status;
   while (status.ok() && kClock.Now() < deadline) {
@@ -670,7 +670,7 @@ TEST_P(TransportTest, LeavesAWrongPayloadToItsReader) {
   frame.header.payload_crc ^= 1;
   Send(client_.get(), to_server, frame);
   const Frame arrived = server_inbox_.WaitFor(1).at(0).frame;
-  // Of what never left the host's memory there is nothing to check.
+  // A frame that never left the machine's memory has no checksum to check.
   EXPECT_EQ(CheckPayload(arrived).code(),
             arrived.is_of_host ? absl::StatusCode::kOk : absl::StatusCode::kDataLoss);
 }

@@ -75,8 +75,8 @@ TEST(TransportFactory, TakesMoreRowsBehindThoseOfTheTable) {
   static int num_around;
   num_around = 0;
   const TransportRow more[] = {
-      {"pigeon",
-       [](TransportPtr*, const TransportOptions& options) { return MakeTransport("ipc", options); }},
+      {"pigeon", [](TransportPtr*,
+                    const TransportOptions& options) { return MakeTransport("ipc", options); }},
       {"hawk",
        [](TransportPtr* around, const TransportOptions&) -> absl::StatusOr<TransportPtr> {
          ++num_around;

@@ -18,12 +18,12 @@
 #include "common/transport/transport.h"
 #include "gtest/gtest.h"
 
-// What the suites of transports share: an inbox, closures that count, payloads that can be
-// recognised.
+// The parts that the suites of transports share: an inbox, closures that count, payloads that can
+// be recognised.
 
 namespace bdn {
 
-// A peer that is known by one URL.
+// Returns a peer that is known by one URL.
 inline Peer PeerAt(const std::string& url, LinkSecurity security = LinkSecurity::kOpen,
                    const PublicKey& key = {}, const std::string& secret = "") {
   return {{EndpointOf(url, security)}, key, secret};
@@ -44,15 +44,17 @@ inline std::string ListenAt(Transport* transport, const std::string& url) {
 inline const SteadyClock kClock;
 inline absl::Time PatienceEnds() { return kClock.Now() + absl::Seconds(60); }
 
-// A callback may not run while this thread is inside a call of the transport.
+// Whether this thread is inside a call of the transport, while no callback may run on it.
 inline thread_local bool is_inside_call = false;
+// A scope in which this thread is inside a call of the transport.
 class InsideCall {
  public:
   InsideCall() { is_inside_call = true; }
   ~InsideCall() { is_inside_call = false; }
 };
 
-// Keeps what arrives. Its handler fails the test when it runs inline, or after Seal.
+// The frames that have arrived. The handler fails the test when it runs inline, or after Seal.
+// Thread-safe.
 class Inbox {
  public:
   struct Item {
@@ -101,8 +103,8 @@ class Inbox {
   bool is_sealed_ ABSL_GUARDED_BY(mu_) = false;
 };
 
-// Makes SendDones that must each run exactly once: one that is dropped, or runs twice or inline,
-// fails the test.
+// A maker of SendDones that must each run exactly once: one that is dropped, or runs twice or
+// inline, fails the test. Thread-safe.
 class Completions {
  public:
   Transport::SendDone Expect() {
@@ -150,7 +152,7 @@ class Completions {
   std::vector<absl::Status> statuses_ ABSL_GUARDED_BY(mu_);
 };
 
-// Looks until it is so, or patience ends.
+// Looks until the condition holds, or patience ends.
 inline void AwaitTrue(const std::function<bool()>& condition) {
   const absl::Time deadline = PatienceEnds();
   while (!condition() && kClock.Now() < deadline) std::this_thread::yield();
@@ -180,7 +182,7 @@ inline void ExpectSameFrame(const Frame& actual, const Frame& expected) {
                          expected.payload.span().end()));
 }
 
-// A directory of its own that goes with it.
+// A directory of its own, which is removed with the object.
 class TempDir {
  public:
   TempDir() {

@@ -1,6 +1,6 @@
-// Who may connect over ZeroMQ, tried by those who may not: written with plain sockets and libzmq
-// from wire_format.md. What they get is told by counters; nothing here waits for a time to pass but
-// where a timeout is what is tried.
+// The admission of connections over ZeroMQ, tried by peers that may not connect: written with plain
+// sockets and libzmq from wire_format.md. Counters tell how they fare; nothing here waits for a
+// time to pass, except where a timeout is tested.
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -37,7 +37,7 @@ class RawDealer {
   }
 
   void Connect(const std::string& address) { EXPECT_EQ(zmq_connect(socket_, address.c_str()), 0); }
-  // Where it was refused there is nobody to send to.
+  // A connector that was refused has nobody to send to.
   void Send(const Frame& frame) {
     const auto header = EncodeHeader(frame.header);
     const int more = frame.payload.empty() ? 0 : ZMQ_SNDMORE;
@@ -83,7 +83,7 @@ std::string CurveGreeting() {
   return greeting;
 }
 
-// A listener, a client that it admits, and whoever else comes.
+// A listener, a client that it admits, and any others.
 class ZmqSecurityTest : public testing::Test {
  protected:
   void Start(ZmqOptions options) {
@@ -345,7 +345,7 @@ TEST_F(ZmqSecurityTest, CutsAPeerThatTakesNothing) {
     server_->Send(peer, reply, completions_.Expect());
     std::this_thread::yield();
   }
-  // What waited is given back, and the connection forgotten.
+  // The waiting frames are given back, and the connection is forgotten.
   AwaitTrue([&] { return server_->stats().bytes_queued == 0; });
   AwaitTrue([&] { return server_->stats().connections_open == 0; });
   server_->Send(peer, reply, completions_.Expect());

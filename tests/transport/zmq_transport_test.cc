@@ -1,4 +1,4 @@
-// What only ZeroMQ's transport has: hostile bytes, socket files, what lingers at the end.
+// Tests of ZeroMQ's transport alone: hostile bytes, socket files, frames that linger at the end.
 
 #include "common/transport/zmq/zmq_transport.h"
 
@@ -29,7 +29,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Open: who connects is of zmq_security_test.cc.
+// kOpen, as zmq_security_test.cc tests who may connect.
 std::unique_ptr<Transport> MakeTransport(ZmqOptions options = {}) {
   options.security = LinkSecurity::kOpen;
   return *MakeZmqTransport(options);
@@ -238,7 +238,8 @@ TEST_F(ZmqTransportTest, CutsOffAPeerThatDoesNotEndItsMessage) {
   EXPECT_EQ(server->stats().frames_malformed, 0u);
 }
 
-// Of parts of no bytes, of which ZeroMQ keeps 64 each, with a connection's 1 GiB of payload not reached.
+// ZeroMQ keeps 64 bytes for each part, also for an empty one, so a connection could take much
+// memory before its payload reaches 1 GiB.
 TEST_F(ZmqTransportTest, ANewcomersEmptyPartsTakeLittleMemory) {
   auto server = MakeTransport({.max_first_bytes = 1 << 16});
   server->Start(inbox_.Handler());
@@ -253,7 +254,7 @@ TEST_F(ZmqTransportTest, ANewcomersEmptyPartsTakeLittleMemory) {
     most = std::max(most, allocated());
     return server->stats().connections_cut == 1;
   });
-  // What the kernel had when it was cut counts as well.
+  // Bytes that the kernel had when the connection was cut count as well.
   AwaitTrue([&] {
     const size_t now = allocated();
     most = std::max(most, now);
@@ -336,7 +337,7 @@ TEST_F(ZmqTransportTest, OnlyItsOwnUserReachesASocketFile) {
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
-  // It is by who asks: the same descriptor connects for this user.
+  // The user of the caller decides: the same descriptor connects for this user.
   EXPECT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&name), sizeof(name)), 0);
   close(fd);
 }
@@ -376,7 +377,8 @@ TEST_F(ZmqTransportTest, ListensAtSeveralAddresses) {
   EXPECT_NE(arrived.at(0).from, arrived.at(1).from);
 }
 
-// The thread that accepts a connection tells of it last, and another one may have its first frame by then.
+// The thread that accepts a connection tells of it last, and another one may have its first frame
+// by then.
 TEST_F(ZmqTransportTest, KeepsConnectionsWhoseFirstFrameIsThereBeforeTheyAreToldOf) {
   std::atomic<int> gone{0};
   auto server = MakeTransport({.io_threads = 4});

@@ -14,7 +14,8 @@
 #include "common/wire/frame.h"
 #include "gtest/gtest.h"
 
-// What the suites of the wire share: bytes as the plain vectors that the reference decoder takes.
+// The parts that the suites of the wire share: bytes as the plain vectors that the reference
+// decoder takes.
 
 namespace bdn {
 
@@ -38,21 +39,21 @@ inline Bytes Unhex(const std::string& hex) {
   return Bytes(text.begin(), text.end());
 }
 
-// The header with its CRC made right again.
+// Returns the header with its CRC made right again.
 inline Bytes Sealed(Bytes header) {
   const Bytes covered(header.begin(), header.begin() + 92);
   StoreLittle(std::as_writable_bytes(std::span(header)), 92, Crc32c(Span(covered)));
   return header;
 }
 
-// A header with one field overwritten, and sealed.
+// Returns a header with one field overwritten, and sealed.
 template <typename T>
 Bytes With(Bytes header, size_t offset, T value) {
   StoreLittle(std::as_writable_bytes(std::span(header)), offset, value);
   return Sealed(std::move(header));
 }
 
-// tests/golden/frames.txt: whole frames by name.
+// Reads whole frames by name from tests/golden/frames.txt.
 inline std::map<std::string, Bytes> ReadGoldenFrames() {
   std::ifstream file(BDN_GOLDEN_DIR "/frames.txt");
   EXPECT_TRUE(file.is_open());

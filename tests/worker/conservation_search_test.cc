@@ -15,8 +15,9 @@
 // Explicit-state search: the real shard and the real exchanges of two workers, with error feedback,
 // and every order in which the network can deliver, lose and repeat their frames while their
 // requests end by timeout at every point of an exchange, rounds fail, the epoch changes, or one of
-// them leaves. In every state, of every worker: what it has put in is what its server has counted,
-// what its residual keeps, and what is under way. From one state in seven: once faults stop, all ends.
+// them leaves. In every state and for every worker, all that it has put in is the sum of what its
+// server has counted, what its residual keeps, and what is under way. From one state in seven: once
+// faults stop, all ends.
 
 namespace bdn::testing {
 namespace {

@@ -1,6 +1,7 @@
-// Tensors in the memory of a device, through workers and servers in this process. The driver is the fake of
-// tests/device/fake_cuda.cc, which does what is put into streams late, and in any order that events allow; or,
-// for scripts/test_gpu, that of this machine's GPU: then what only a fake can be made to do is left out.
+// Tensors in the memory of a device, through workers and servers in this process. The driver is the
+// fake of tests/device/fake_cuda.cc, which does the operations of streams late, and in any order
+// that events allow; or, for scripts/test_gpu, that of this machine's GPU: then cases that only a
+// fake can make are left out.
 
 #include "worker/device/device_exchanges.h"
 
@@ -64,7 +65,7 @@ class Trainer {
     DeviceMemory memory;
     size_t n = 0;
     ComputeDevice* device = nullptr;
-    // As it is now: a fake's memory is the host's, and is not waited for.
+    // Reads the memory as it is now: a fake's is the host's, and nothing is waited for.
     Floats Read() const {
       Floats values(n);
       if (IsReal()) {
@@ -358,7 +359,7 @@ TEST(DeviceExchanges, NameTheTensorAndTheCallThatFailed) {
   EXPECT_EQ(GetErrorField(failed, "tensor"), "w");
   EXPECT_EQ(GetErrorField(failed, "stage"), "copy");
   EXPECT_THAT(std::string(failed.message()), HasSubstr("cuMemcpyDtoHAsync of 40 bytes"));
-  // What is wrong with a request is the ticket's error, and does not keep others from leaving.
+  // An error in a request is the ticket's, and does not keep others from being sent.
   DeviceExchanges::Push bad = Trainer::PushOf(id, array);
   bad.request.weight = -1;
   const TicketId refused = trainer.Start(std::move(bad)).value();
@@ -423,8 +424,8 @@ struct Outcomes {
   bool operator==(const Outcomes&) const = default;
 };
 
-// What rank 0 of two gets of six steps, some of them with what a training meets, where gradients are
-// encoded at a place; nothing: they are the host's.
+// Returns what rank 0 of two gets in six steps, some of which have what happens in a training.
+// `place` is where gradients are encoded; nothing: on the host.
 Outcomes Train(const TensorDeclaration& tensor, std::optional<CodecPlace> place,
                std::vector<std::string> flags = {}) {
   flags.insert(flags.end(), {"--servers=2", "--min-compress-bytes=0", "--seed=5"});
@@ -613,7 +614,7 @@ TEST(DeviceExchanges, AreOrderedByEventsAlone) {
       const Trainer::Array made = trainer.Make(values);
       const DeviceStream maker = streams[step % 2];
       const DeviceStream taker = streams[step % 3 == 0 ? step % 2 : (step + 1) % 2];
-      // The gradient is made late, in a stream; what comes back is taken by a stream that may be another.
+      // The gradient is made late, in a stream; the result is read by a stream that may be another.
       const size_t bytes = kElements * sizeof(float);
       ASSERT_TRUE(device.CopyOnDevice(maker, made.memory.get(), gradient.memory.get(), bytes).ok());
       DeviceExchanges::Push push = Trainer::PushOf(id, gradient);
@@ -710,8 +711,9 @@ TEST(CodecDevice, TakesStepsBackAndOwesThemAsleep) {
 
 // ---- Memory that is out
 
-// What is tried where something fails: every codec that has kernels, by its first case, with error feedback and
-// without. device_failures_test.cc tries all cases of one key, and steps that come to nothing.
+// The cases in which something fails: every codec that has kernels, by its first case, with error
+// feedback and without. device_failures_test.cc tries all cases of one key, and steps that come to
+// nothing.
 std::vector<TensorDeclaration> Failing() {
   std::vector<TensorDeclaration> tensors;
   std::set<CodecId> tried;
@@ -725,8 +727,9 @@ std::vector<TensorDeclaration> Failing() {
   return tensors;
 }
 
-// The results of six steps of one worker, one of them of a gradient that is not finite; fewer where a step ended in
-// an error. `before_push` is told of each step when its gradient is there.
+// Returns the results of six steps of one worker, one of them with a gradient that is not finite;
+// fewer where a step ended in an error. `before_push` is called with each step when its gradient is
+// there.
 Outcomes TrainAlone(const TensorDeclaration& tensor, std::optional<CodecPlace> place,
                     const std::function<void(int step)>& before_push = nullptr,
                     size_t max_device_bytes = 0) {

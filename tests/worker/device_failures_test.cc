@@ -1,6 +1,7 @@
-// What becomes of one key's exchanges where a device fails on the way: each call that may fail does, one after the
-// other, in encodings, decodings, steps that are taken back, and steps that become owed. The driver is the fake of
-// tests/device/fake_cuda.cc, the server's answers are made by hand, and all codecs that have kernels are tried.
+// One key's exchanges where a device fails on the way: each call that may fail does, one after the
+// other, in encodings, decodings, steps that are taken back, and steps that become owed. The driver
+// is the fake of tests/device/fake_cuda.cc, the server's answers are made by hand, and all codecs
+// that have kernels are tried.
 
 #include <cstring>
 #include <limits>
@@ -31,7 +32,7 @@ constexpr Key kKey = Key::Of(1, 0);
 constexpr size_t kElements = 333;  // several blocks of most codecs, and an odd end
 constexpr float kInfinite = std::numeric_limits<float>::infinity();
 
-// What a key's link remembers.
+// The state that a key's link has.
 struct Memory {
   const char* label;
   bool has_feedback;
@@ -42,7 +43,7 @@ constexpr Memory kMemories[] = {{"no memory", false, 0.0f},
                                 {"error feedback and momentum", true, 0.9f},
                                 {"momentum", false, 0.9f}};
 
-// What becomes of a step.
+// The fate of a step.
 enum class Turn {
   kCounted,            // its reply has the mean
   kNonFiniteHere,      // its gradient is not finite
@@ -198,7 +199,8 @@ class DeviceFailures : public ::testing::Test {
     driver_.reset();
   }
 
-  // Runs all steps of every codec with `count` calls that fail after k, for every k up to the last call that there is.
+  // Runs all steps of every codec with `count` calls that fail after k, for every k up to the last
+  // call.
   void FailEach(FakeDriver::Call call, long count, bool may_end) {
     for (const CodecCase& codec : CasesWithKernels()) {
       SCOPED_TRACE(codec.spec);
@@ -232,7 +234,8 @@ class DeviceFailures : public ::testing::Test {
     }
   }
 
-  // Memory that is out, and by turns what else may be wrong with launches, and with memory that the system is to lock.
+  // Returns the error of the k-th call: memory is exhausted, or by turns another error of launches,
+  // or of memory that the system is to lock.
   static int ErrorOf(FakeDriver::Call call, long k) {
     if (call == FakeDriver::kPinnedAllocations && k % 2 == 0) return FakeDriver::kOperatingSystem;
     const bool is_launch = call == FakeDriver::kLaunches || call == FakeDriver::kKernelRuns;

@@ -22,8 +22,8 @@ using ::testing::HasSubstr;
 constexpr Key kKey = Key::Of(0, 0);
 constexpr absl::Duration kWaitTimeout = absl::Seconds(60);
 
-// The exchanges of a worker that has one tensor of one key, by a clock that a test moves. The server
-// greets, and then says only what the test makes it say.
+// The exchanges of a worker that has one tensor of one key, by a clock that a test moves. The
+// server greets, and then says only what the test makes it say.
 class ExchangesTest : public ::testing::Test {
  protected:
   ExchangesTest() {
@@ -100,7 +100,7 @@ class ExchangesTest : public ::testing::Test {
   }
   int64_t Seconds() const { return absl::ToInt64Seconds(clock_.Now() - begun_); }
   void AdvanceTo(int64_t seconds) { clock_.Advance(absl::Seconds(seconds - Seconds())); }
-  // What falls due is done by the requests' own thread, at its next look at the clock.
+  // Work that falls due is done by the requests' own thread, at its next look at the clock.
   template <typename Condition>
   void RunUntil(Condition condition) {
     while (!condition()) {

@@ -21,7 +21,8 @@ using Floats = std::vector<float>;
 constexpr absl::Duration kLong = absl::Minutes(1);
 constexpr size_t kElements = 3000;  // three partitions
 
-// Goes by itself, and leaps when told to. Who waits notices within a millisecond.
+// A clock that goes by itself, and leaps when told to. A waiting thread notices within a
+// millisecond.
 class LeapingClock final : public Clock {
  public:
   absl::Time Now() const override { return steady_.Now() + (leapt_.Now() - absl::UnixEpoch()); }
@@ -43,7 +44,7 @@ Worker::Options Impatient() {
   return options;
 }
 
-// What three workers have after `steps` of training-like exchanges.
+// Returns the results of three workers after `steps` of training-like exchanges.
 std::vector<Floats> Train(LocalCluster::TransportFactory factory, int steps) {
   std::vector<Floats> sums(3, Floats(kElements, 0.0f));
   ClusterRig rig(3, {"--servers=2", "--min-compress-bytes=0", "--partition-bytes=4096"},
@@ -137,7 +138,7 @@ TEST_P(FaultyNetwork, GivesTheBitsOfACalmOne) {
   EXPECT_EQ(faulty, calm);
 }
 
-// What both workers pushed is what came back plus what they still owe, although frames are lost and
+// The sum of what both workers pushed came back or is still owed, although frames are lost and
 // repeated, one step in five is not finite at one of them, and the loss scale moves.
 TEST_P(FaultyNetwork, ErrorFeedbackLosesNothing) {
   constexpr size_t kN = 1000;
@@ -175,8 +176,8 @@ TEST_P(FaultyNetwork, ErrorFeedbackLosesNothing) {
   for (size_t i = 0; i < kN; ++i) ASSERT_NEAR(balance[i], 0.0, 1e-4) << i;
 }
 
-// What three workers hold after `steps` on weights that the servers hold, set and fetched over the
-// same network; after every step their replicas are the servers'.
+// Returns the weights of three workers after `steps` on weights that the servers hold, set and
+// fetched over the same network; after every step their replicas are the servers'.
 std::vector<Floats> TrainWeights(LocalCluster::TransportFactory factory, const std::string& rule,
                                  const std::string& pull, int steps) {
   std::vector<Floats> results(3, Floats(kElements));

@@ -13,8 +13,8 @@
 #include "tests/support/worker_rig.h"
 #include "worker/error_fields.h"
 
-// Processes that take part through the daemons of their hosts, against real servers, over real sockets and
-// shared memory, in one process.
+// Processes that take part through host daemons, against real servers, over real sockets and shared
+// memory, in one process.
 
 namespace bdn::testing {
 namespace {
@@ -46,7 +46,8 @@ TEST(HostCluster, AveragesOverProcessesAlsoWhereHostsHaveDifferentNumbersOfThem)
   });
 }
 
-// What codecs make of what a host pushes, and of whatever else a push may say.
+// Returns the results of two workers without a daemon, with which those of hosts are compared, by
+// codec and by whatever else a push may say.
 Floats RunPlain(const std::string& codec, int steps) {
   ClusterRig rig(2, {"--servers=2", "--min-compress-bytes=0", "--partition-bytes=4096"});
   Floats results[2];
@@ -290,7 +291,8 @@ TEST(HostCluster, MemoryOfOnesOwnIsCopiedOnceEachWay) {
   EXPECT_EQ(rig.Counter(0, "bytes_results"), kN * sizeof(float));
 }
 
-// Two-level compression (SDP4Bit, arXiv 2410.15526): int8 inside a host, another codec between hosts.
+// Two-level compression (SDP4Bit, arXiv 2410.15526): int8 inside a host, another codec between
+// hosts.
 TEST(HostCluster, PushesGoByACodecOfTheirOwnInsideAHost) {
   constexpr size_t kN = 200000;  // chunks of 65536, partitions of 50000 and not at their ends
   const auto run = [&](const std::string& codec, DType dtype) {
@@ -491,7 +493,7 @@ TEST(HostCluster, WhatTheLinkRemembersIsTheFirstProcesssToSave) {
   EXPECT_EQ(results, whole);
 }
 
-// As where a checkpoint of more workers is taken up.
+// This happens where a checkpoint of more workers is taken up.
 TEST(HostCluster, WhatItsProcessesSetOfTheLinkAddsUp) {
   constexpr size_t kN = 50;
   HostRig rig({2}, {"--min-compress-bytes=0"});
@@ -689,7 +691,8 @@ TEST(HostCluster, ProcessesThatPushUnequallyOftenEndTheJob) {
   });
 }
 
-// Of one host, where its daemon compares them, or of two, where a server does: all four hear it.
+// The pushes are of one host, whose daemon compares them, or of two, where a server does: all four
+// hear of it.
 TEST(HostCluster, PushesOfDifferentStepsOfTheProgramEndTheJobForAll) {
   for (const int behind : {1, 3}) {
     for (const bool is_of_host : {true, false}) {

@@ -211,7 +211,7 @@ TEST(PeerLease, EndsOnceNothingHasComeForSoLong) {
   EXPECT_FALSE(lease.IsOver(At(5000)));
 }
 
-// As after SIGSTOP and SIGCONT, or with the machine: the clock jumps.
+// The clock jumps, as after SIGSTOP and SIGCONT, or a pause of the machine.
 TEST(PeerLease, HasItsTimeAgainAfterAPauseOfWhoWatchesIt) {
   PeerLease lease;
   lease.Begin(absl::Seconds(50), At(0));
@@ -554,7 +554,7 @@ TEST(HostVersion, ADaemonRefusesAProcessOfAnother) {
                             kHostVersion, kHostVersion - 1));
 }
 
-// As the daemon of the version before says it.
+// The daemon of the version before says it so.
 TEST(HostVersion, AProcessSaysThatItsDaemonIsOfAnother) {
   auto [theirs, ours] = SocketPair();
   HostChannel daemon(std::move(ours), std::make_shared<ShmArena>(), EncodeSegmentToProcess);

@@ -55,7 +55,7 @@ class KeyExchangeTest : public ::testing::Test {
   KeyExchange::Next OnAnswer(absl::StatusOr<Frame> answer) {
     return exchange_->OnAnswer({std::move(answer)});
   }
-  // What a server would reply to `push` with these values.
+  // Returns a server's reply to `push` with these values.
   Frame ReplyTo(const RequestTable::Request& push, const std::vector<float>& values) {
     KeyOptions as_pull = options_;
     as_pull.push = options_.pull;

@@ -88,7 +88,7 @@ TEST_F(RequestRunnerTest, AwaitsTheServersThatHaveNotAnswered) {
                            "--advertise", "firewall"}) {
     EXPECT_THAT(late.message(), HasSubstr(fact));
   }
-  // Who waits hears of the job's end.
+  // A waiting caller hears of the job's end.
   std::thread end([this] { runner_->Fail(Aborted("worker 1 is lost")); });
   EXPECT_EQ(runner_->AwaitServers(absl::InfiniteFuture()), Aborted("worker 1 is lost"));
   end.join();

@@ -16,7 +16,7 @@ using ::testing::SizeIs;
 
 constexpr Key kKey = Key::Of(3, 0);
 
-// What the table made its caller do so far.
+// The actions that the table has asked of its caller so far.
 struct Log {
   void operator()(RequestTable::Actions actions) {
     reconnects += actions.reconnects.size();
@@ -404,7 +404,7 @@ TEST_F(RequestTableTest, ConnectsAnewLessAndLessOften) {
   EXPECT_LE(log_.reconnects, 4u);
 }
 
-// As long as no hello is answered nothing else may be said.
+// Until a hello is answered nothing else may be said.
 TEST_F(RequestTableTest, ProbesNobodyBeforeItsHelloIsAnswered) {
   Ask(1);
   Sent();

@@ -112,7 +112,8 @@ Results Train(const Links& links, int steps, bool fetch = true) {
   return results;
 }
 
-// Each step another worker does without the result, and fetches what it lacks when it wants the next.
+// In each step another worker does without the result, and fetches what it lacks when it wants the
+// next.
 TEST(WeightsCluster, WhoDoesWithoutAResultHasTheSameBitsAsAllAtTheNext) {
   for (const Links& links : {Links{"sgd", "int8"}, Links{"adamw", "int4", "delta(int4)"},
                              Links{"sign_momentum", "int8", "sign"}}) {
@@ -257,7 +258,7 @@ TEST(WeightsCluster, SegmentsFetchedAroundASetMakeNoReplica) {
   EXPECT_EQ(result[1], servers);
 }
 
-// What a job is saved as: each worker's links, and what the servers hold.
+// A saved job: each worker's links, and the state that the servers hold.
 struct Saved {
   struct Link {
     Floats residual;

@@ -118,7 +118,7 @@ TEST(WorkerCluster, GivesTheSameBitsOnAnyNumberOfServersShardsAndThreads) {
   for (const Floats& result : results) EXPECT_EQ(result, results[0]);
 }
 
-// What every stage leaves over goes into the next one.
+// The residual of every period of a schedule goes into the next one.
 TEST(WorkerCluster, ACodecScheduleKeepsItsResidualFromStageToStage) {
   constexpr size_t kN = 2000;
   const std::string schedule =
@@ -649,7 +649,7 @@ TEST(WorkerCluster, WorkersThatPushInOppositeOrdersWithATinyBudgetBothFinish) {
   });
 }
 
-// What goes first is of no concern to what comes out.
+// The order in which tensors go does not change the results.
 TEST(WorkerCluster, PrioritiesChangeNoBits) {
   constexpr int kTensors = 12;
   constexpr size_t kN = 3000;

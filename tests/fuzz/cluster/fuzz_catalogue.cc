@@ -1,5 +1,5 @@
-// Any pieces of a catalogue are a version of it, or are refused; what is taken is cut into pieces that say the
-// same again, however small they are.
+// Any pieces of a catalogue are a version of it, or are refused; a version that was taken is cut
+// into pieces that say the same again, however small they are.
 
 #include <string>
 #include <vector>

@@ -1,6 +1,7 @@
-// A process says whatever it likes to its host's daemon, and a daemon to its processes: bytes in any pieces, with
-// descriptors or without. Each message is one of proto/host.proto or ends the connection; places that are
-// taken lie within memory that is mapped, and what is read says the same when it is written again.
+// A process sends any bytes to its host daemon, and a daemon to its processes: in any pieces, with
+// descriptors or without. Each message is one of proto/host.proto or ends the connection; blocks
+// that are taken lie within memory that is mapped, and a message that was read says the same when
+// it is written again.
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -1,5 +1,5 @@
-// Whoever connects over shared memory says whatever it likes, with whatever descriptor: who is let in has shown a
-// key and the secret, and has given memory that can be read as an end's is.
+// A connector over shared memory says anything, with any descriptor: one that is admitted has shown
+// a CURVE key and the secret, and has given memory that can be read as an end's is.
 
 #include <fcntl.h>
 #include <sys/epoll.h>
@@ -59,7 +59,7 @@ class Door {
       if (kind % 2 != 0) {  // one byte is another
         const size_t at = input.Get<uint8_t>() % said.size();
         const auto value = static_cast<std::byte>(input.Get<uint8_t>());
-        // What is behind the secret says nothing.
+        // The bytes behind the secret have no meaning.
         is_right = said[at] == value || at >= offsetof(ShmHello, secret) + sizeof(kSecret) - 1;
         said[at] = value;
       }

@@ -1,6 +1,7 @@
-// A peer of the same host writes whatever it likes into the memory that it shares with us, and says what it likes by
-// its packets. A frame that is handed over lies within a segment of the peer's, has the bytes that its header says,
-// and is one that nobody else has; and what was sent to the peer is kept until it was released.
+// A peer of the same machine writes anything into the memory that it shares with us, and says
+// anything by its packets. A frame that is handed over lies within a segment of the peer's, has the
+// bytes that its header says, and has no other owner; a payload that was sent to the peer is kept
+// until it was released.
 
 #include <sys/socket.h>
 #include <unistd.h>
@@ -73,7 +74,7 @@ class Ring {
     }
   }
 
-  // Any packet, as whoever holds the channel reads it.
+  // Any packet, as the owner of the channel reads it.
   bool Say(const std::vector<std::byte>& bytes) {
     if (bytes.empty()) return true;
     (void)SendPacket(peer_.get(), bytes);
