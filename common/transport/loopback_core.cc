@@ -74,6 +74,7 @@ absl::StatusOr<std::string> LoopbackCore::Listen(EndpointId id, const std::strin
   if (!listeners_.emplace(address, id).second) {
     return AlreadyExists("listen at %s: the address is in use", address);
   }
+  // As over TCP, connectors may come before their listener: their frames have waited for it.
   const auto [begin, end] = unbound_.equal_range(address);
   for (auto it = begin; it != end; ++it) BindListener(it->second, id);
   unbound_.erase(begin, end);
@@ -150,6 +151,7 @@ void LoopbackCore::Enqueue(Link* link, int side, PendingSend send) {
   TransportStats& stats = endpoints_.at(sender).stats;
   ++stats.frames_sent;
   stats.bytes_sent += kHeaderBytes + send.frame.payload.size();
+  // A frame that a fault drops or holds back counts as sent: its sender cannot tell the difference.
   if (fate == Fate::kHold) {
     held_.push_back({.endpoint = receiver,
                      .kind = Event::Kind::kFrame,
@@ -196,6 +198,8 @@ void LoopbackCore::Disconnect(EndpointId id, ConnectionId connection) {
   EndpointState& endpoint = endpoints_.at(id);
   const auto it = endpoint.ends.find(connection);
   if (it == endpoint.ends.end() || it->second.side != 0) return;
+  // Held here, as erasing the end may drop the last reference. Frames that are already in the queue
+  // are still delivered, as over a network.
   const std::shared_ptr<Link> link = it->second.link;
   endpoint.ends.erase(it);
   std::erase_if(unbound_, [&link](const auto& unbound) { return unbound.second == link; });

@@ -64,7 +64,7 @@ class ThrottledTransport final : public ForwardingTransport {
         return;
       }
     }
-    // the inner transport is closed, and ends the send with that
+    // The inner transport is closed, and ends the send with that.
     inner()->Send(to, std::move(frame), std::move(done));
   }
 

@@ -31,12 +31,12 @@ struct TransportOptions {
   std::optional<LinkSecurity> security = std::nullopt;
   int io_threads = 0;  // 0: chosen by the machine
   absl::Duration connection_timeout = absl::Seconds(10);
-  // that may wait to be sent to one peer of a listener
+  // The most that may wait to be sent to one peer of a listener.
   uint64_t max_bytes_queued = uint64_t{2} << 30;
   int max_frames_queued = 65536;                // the same limit in frames
   uint64_t max_frame_bytes = kMaxPayloadBytes;  // of a payload, in both directions
   Use use_shared_memory = Use::kNever;
-  // of listeners' socket files for this machine; used only if private
+  // The directory of listeners' socket files for this machine; used only if it is private.
   std::string socket_directory = {};
   Use use_fabric = Use::kNever;
   FabricSettings fabric;

@@ -159,7 +159,6 @@ void ShmListener::Welcome(Place newcomer) {
   const PublicKey key = is_open ? PublicKey() : PublicKey{newcomer->hello->key};
   owner_.poller->Forget(newcomer->socket.get());
   // The new owner watches the socket with a source of its own.
-  // The new owner watches the socket with a source of its own.
   Guest guest{std::move(newcomer->socket), key, *std::move(mine), *std::move(peers)};
   newcomers_.erase(newcomer);
   owner_.counters->connections_new.Set(newcomers_.size());

@@ -119,7 +119,7 @@ absl::StatusOr<ShmListeningSocket> ListenAt(const std::string& name) {
   absl::Status status;
   if (listen(listener.get(), kBacklog) != 0) {
     status = InvalidArgument("listen at shm://%s: %s", name, std::strerror(errno));
-    // Link fails where the file exists; rename would replace it.
+    // A link is refused where the file exists; rename would replace it.
   } else if (IsFile(name) && link(bound.c_str(), name.c_str()) != 0) {
     status = errno == EEXIST
                  ? AlreadyExists("shm://%s: the address is in use", name)

@@ -55,6 +55,7 @@ absl::StatusOr<ZmqAddress> ParseTcp(const std::string& address) {
   const size_t colon = address.rfind(':');
   const std::string port = address.substr(colon + 1);
   const bool has_host = colon > kTcp.size();
+  // At most five digits, so that stoi cannot overflow.
   const bool is_number = !port.empty() && port.size() <= 5 &&
                          port.find_first_not_of("0123456789") == std::string::npos;
   if (!has_host || !is_number || std::stoi(port) > 65535) {

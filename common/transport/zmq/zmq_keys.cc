@@ -30,6 +30,7 @@ absl::Status CheckCurve() {
     return Unimplemented("this libzmq was built without CURVE: install one that has libsodium");
   }
   LoadedLibraries libraries;
+  // A libzmq that is built with libsodium has loaded it, too.
   dl_iterate_phdr(NoteLibrary, &libraries);
   if (libraries.has_zmq && !libraries.has_sodium) {
     return Unimplemented(
