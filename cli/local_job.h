@@ -141,8 +141,8 @@ class LocalJob {
     size_t process;
     int code;  // 0 where it did not end by itself
   };
-  // Returns the process that the scheduler has recorded in `names`, first of those that ended with
-  // errors.
+  // Returns the process that the scheduler has recorded in `names`; those that ended with errors
+  // are looked at first.
   std::optional<Failure> FindCause(const std::vector<std::string>& names,
                                    const std::string& reason) const;
   void SayOthers(const Failure& cause);

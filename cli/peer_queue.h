@@ -68,8 +68,8 @@ class PeerQueue {
   const int listener_;
   const std::string token_;
   const std::function<void(const absl::Status&)> refused_;
-  std::deque<Stranger> strangers_;
-  std::deque<Waiting> waiting_;
+  std::deque<Stranger> strangers_;  // the oldest first
+  std::deque<Waiting> waiting_;     // the next first
   SteadyClock::time_point accepts_again_{};
 };
 

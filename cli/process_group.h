@@ -24,7 +24,7 @@ using Variables = std::vector<std::pair<std::string, std::string>>;
 struct ProcessSpec {
   std::string name;               // "worker 0", the tag of its lines
   std::vector<std::string> argv;  // argv[0] is looked for on the PATH
-  Variables variables;            // added to this process's environment
+  Variables variables;            // override this process's environment
   bool wants_input = false;  // whether its standard input is a pipe for Write; else it is `input`
   int input = -1;            // a descriptor for its standard input; -1: /dev/null
 };

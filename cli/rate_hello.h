@@ -7,8 +7,8 @@
 
 #include "absl/status/statusor.h"
 
-// The beginning of a connection between `bandoneon doctor --listen` and `--peer`, whose length
-// either side knows:
+// The beginning of a connection between `bandoneon doctor --listen` and `--peer`. Either side
+// bounds by itself what it reads:
 //   listener: kHello, a nonce                peer: a nonce, its proof
 //   listener: 'y' or 'n', its proof          listener: notes, until the peer's turn
 // A note is a byte that names it and a number of 16 bits, the low byte first.

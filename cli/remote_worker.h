@@ -10,8 +10,8 @@
 
 // A worker on another machine, by ssh. Its command line there shows nothing but a small shell
 // script: the directory, the variables, which may be secret, and the command come by its standard
-// input, and after these names of signals, a line each. When the script ends, as it does with the
-// connection, the command and its process group are ended.
+// input, and behind these the names of signals, a line each. When the script ends, as it does with
+// the connection, the command and its process group are ended.
 
 namespace bdn::cli {
 

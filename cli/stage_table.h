@@ -17,7 +17,7 @@ struct StageRow {
   uint64_t items = 0;
   uint64_t bytes = 0;
   uint64_t wall_ns = 0;
-  uint64_t cpu_ns = 0;
+  uint64_t cpu_ns = 0;  // 0 where an item only waits
 
   bool operator==(const StageRow&) const = default;
 };
