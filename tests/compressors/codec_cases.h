@@ -16,8 +16,8 @@ struct CodecPromises {
   bool reads_all = true;
   // The residual of dense data is shorter than the data: that of an unbiased codec may be longer.
   bool contracts = true;
-  // Payloads add up without decoding, to the encoding of the sum. The sum of sketches is that only
-  // to rounding, at best: sketch_test.cc has their promises.
+  // Payloads add up without decoding: their sum decodes to the sum of the decoded arrays. With
+  // sketches that holds only to rounding, at best: sketch_test.cc has their promises.
   bool adds_up = false;
 };
 
