@@ -354,7 +354,8 @@ def shares_by_group(directory, size):
     for name, options in cases.items():
         kept = []
         for kind, of in (("plain", None), ("local", group), ("again", group)):
-            model, optimizer, moved = train_wide(worker, of, prefix=f"{name}/{kind}/", **options)
+            names = "plain" if of is None else "group"  # "again" is a second fold of the same names.
+            model, optimizer, moved = train_wide(worker, of, prefix=f"{name}/{names}/", **options)
             found[f"{name}, {kind}"] = dict(hash=model_hash(model), moved=moved)
             kept.append(model.state_dict())
             optimizer.close()

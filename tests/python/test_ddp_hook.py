@@ -200,6 +200,19 @@ def test_a_model_whose_backward_has_failed_is_freed():
     assert all(reference() is None for pair in references for reference in pair)
 
 
+@pytest.mark.parametrize("options", [dict(push=ONEBIT, pull=ONEBIT, momentum=0.9), dict(push="onebit", warmup=2)])
+def test_identical_folds_come_to_what_the_first_comes_to(options):
+    def fold(worker):
+        model = make_model()
+        wrapped, state = wrap(worker, model, **options)
+        train_ddp(worker, wrapped, range(5))
+        state.close()
+        return model_hash(model)
+
+    folds = run_job(lambda worker: [fold(worker) for _ in range(3)])
+    assert {*folds[0], *folds[1], *run_job(fold)} == {folds[0][0]}
+
+
 def test_a_hook_registered_without_its_state_is_an_error():
     with building:
         wrapped = DistributedDataParallel(make_model())
