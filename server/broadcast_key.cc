@@ -9,8 +9,8 @@
 namespace bdn {
 namespace {
 
-// Calls that fail use up steps, at every worker alike. One further ahead than this of what the key
-// stands at is a mistake.
+// Calls that fail use up steps, at every worker alike. A step further ahead than this of the key's
+// is a mistake.
 constexpr Step kMaxStepsAhead = 1024;
 
 }  // namespace
@@ -26,7 +26,9 @@ void BroadcastState::CountBehind() {
   for (size_t i = 0; i < fetches.size(); ++i) num_behind += IsBehind(static_cast<Rank>(i)) ? 1 : 0;
 }
 
-// Nobody comes to be behind but by another value.
+// Changes facts of one rank and keeps num_behind right without a pass over all ranks. A rank begins
+// to be behind only with a new value or roster, where CountBehind counts all, so only the other
+// direction is handled here.
 template <typename Change>
 void BroadcastState::Counted(Rank rank, const Change& change) {
   const bool was_behind = IsBehind(rank);
@@ -37,12 +39,14 @@ void BroadcastState::Counted(Rank rank, const Change& change) {
 void BroadcastState::SetRoster(size_t size) {
   fetches.assign(size, 0);
   holds.assign(size, std::nullopt);
+  // Unlike `fetches`, this stays over a change of the roster: a rank keeps its value.
   had.resize(size);
   CountBehind();
 }
 
 void BroadcastState::SetValue(BroadcastValue in_force) {
   before = std::exchange(value, std::move(in_force));
+  // Its step, root and checksum stay, so that a late repeat by its root is still recognised.
   before.bytes = Buffer();
   CountBehind();
 }
@@ -78,12 +82,13 @@ Sends BroadcastKey::OnInit(NodeId from, const Frame& frame) {
   if (!rank.ok()) return shard_.Refuse(from, header, rank.status());
   const absl::Status status = CheckInit(frame, *rank);
   if (!status.ok()) return shard_.Refuse(from, header, status);
+  // The root's init was sent again because it had lost our answer: the answer is that of a probe.
   if (IsRepeat(frame, *rank)) return OnProbe(from, header);
   state_.next = {header.step, *rank, frame.payload, header.payload_crc};
   return PutNextInForce();
 }
 
-// Whether the value is here already, in force or next.
+// Returns whether the value is already here, in force or next.
 bool BroadcastKey::IsRepeat(const Frame& frame, Rank rank) const {
   for (const BroadcastValue* known : {&state_.value, &state_.next}) {
     const bool is_same = known->step == frame.header.step && known->root == rank &&
@@ -108,7 +113,7 @@ absl::Status BroadcastKey::CheckInit(const Frame& frame, Rank rank) const {
         "tensor '%s' already has a value from rank %d, and rank %d sends another: one root only",
         plan_.name, known->root, rank);
   }
-  // The first value waits for nobody.
+  // The first value replaces none, so it waits for no worker.
   if (state_.value.step != 0) BDN_RETURN_IF_ERROR(CheckNobodyLeaves(header.step));
   if (header.step < state_.value.step || state_.next.step != 0) {
     return InvalidArgument("init step %d of tensor '%s', which stands at step %d", header.step,
@@ -122,6 +127,7 @@ Sends BroadcastKey::OnProbe(NodeId from, const FrameHeader& header) {
   if (!step.ok()) return shard_.Refuse(from, header, step);
   const absl::StatusOr<Rank> rank = shard_.RankOf(from, header.epoch);
   if (!rank.ok()) return shard_.Refuse(from, header, rank.status());
+  // A root that asks after its value has been replaced must still hear that it was in force.
   for (const BroadcastValue* known : {&state_.value, &state_.before}) {
     if (header.step != known->step || *rank != known->root) continue;
     return {{from, Frame{AnswerOf(FrameType::kReply, header.step), {}}}};
@@ -140,13 +146,14 @@ Sends BroadcastKey::OnProbe(NodeId from, const FrameHeader& header) {
   return shard_.Defer(from, header, is_next ? RanksBehind() : std::vector<Rank>{*rank});
 }
 
-// The bytes go once everybody has them.
+// Notes that a rank has the value, and drops the value's bytes once every rank has it.
 void BroadcastKey::NoteHas(Rank rank, Step step) {
   state_.NoteHas(rank, step);
   if (state_.num_behind == 0) state_.value.bytes = Buffer();
 }
 
-// Whether nobody leaves who has not asked for `step`, which is not in force, and is not its root.
+// OK unless a worker is leaving that has not asked for `step`, which is not in force yet, and is
+// not its root: it never will ask, and the value before would stay in force for ever.
 absl::Status BroadcastKey::CheckNobodyLeaves(Step step) const {
   for (const Rank rank : shard_.leaving) {
     const bool is_in_roster = static_cast<size_t>(rank) < state_.fetches.size();
@@ -157,8 +164,8 @@ absl::Status BroadcastKey::CheckNobodyLeaves(Step step) const {
   return absl::OkStatus();
 }
 
-// The first ranks for which the next value must wait. Looks through the roster: its root alone is
-// told them, when it asks.
+// Returns the first ranks for which the next value must wait. Passes over the whole roster, which
+// only the value's root makes the server do, when it asks.
 std::vector<Rank> BroadcastKey::RanksBehind() const {
   std::vector<Rank> behind;
   for (size_t i = 0; i < state_.fetches.size() && behind.size() < kMostRanksTold; ++i) {
@@ -177,6 +184,7 @@ Frame BroadcastKey::ValueFor(Rank rank) {
   FrameHeader header = AnswerOf(FrameType::kValue, state_.value.step);
   if (const std::optional<Digest>& held = state_.holds[rank]; held.has_value()) {
     std::optional<Digest>& digest = state_.value.digest;
+    // The digest is a pass over the value, so it is made when the first worker sends one.
     if (!digest.has_value()) digest = DigestOf(state_.value.bytes.span());
     if (*held == *digest) {
       header.flags = kFlagSame;
@@ -192,12 +200,14 @@ Sends BroadcastKey::OnFetch(NodeId from, const Frame& frame) {
   if (!step.ok()) return shard_.Refuse(from, header, step);
   const absl::StatusOr<Rank> rank = shard_.RankOf(from, header.epoch);
   if (!rank.ok()) return shard_.Refuse(from, header, rank.status());
+  // Every rank has confirmed this value, so its bytes are gone; a fetch of it now is a late repeat.
   const bool is_dropped = header.step == state_.value.step && state_.value.bytes.empty();
   if (header.step < state_.value.step || is_dropped) {
     return shard_.Refuse(from, header,
                          OutOfRange("step %d of tensor '%s' is over", header.step, plan_.name));
   }
-  // Asked again it comes without the digest, which still holds unless it is of another step.
+  // A fetch that is sent again carries no digest; the earlier one still holds unless it is of
+  // another step.
   std::optional<Digest>& held = state_.holds[*rank];
   if (header.step > state_.fetches[*rank]) held.reset();
   if (!frame.payload.empty()) {
@@ -213,10 +223,12 @@ Sends BroadcastKey::OnFetch(NodeId from, const Frame& frame) {
   return sends;
 }
 
-// The root's next value replaces the one before, and the root hears so, once nobody can ask for
-// that any more. The first value replaces nothing.
+// Puts the root's next value in force, and tells the root, once no worker can ask for the value
+// before any more. The first value replaces none.
 Sends BroadcastKey::PutNextInForce() {
   if (state_.next.step == 0) return {};
+  // The next root may still count as behind. By its init it shows that it has gone on, and will not
+  // fetch the value in force.
   const size_t others_behind = state_.num_behind - (state_.IsBehind(state_.next.root) ? 1 : 0);
   if (state_.value.step != 0 && others_behind > 0) return {};
   state_.SetValue(std::exchange(state_.next, BroadcastValue{}));

@@ -14,34 +14,35 @@
 
 namespace bdn {
 
-// A value set by the root and fetched by the others.
+// The value of one step of a broadcast: its root sets it, the other workers fetch it.
 struct BroadcastValue {
-  Step step = 0;  // 0: none yet
+  Step step = 0;  // 0: there is no value yet
   Rank root = -1;
-  Buffer bytes;  // none once everybody has it
+  Buffer bytes;  // empty once every worker has it
   uint32_t crc = 0;
-  std::optional<Digest> digest;  // once it was asked for
+  std::optional<Digest> digest;  // set when a worker first asks with a digest
 };
 
-// Everything a server holds of one broadcast key. A value.
+// The state that a server holds for one broadcast key. A value.
 struct BroadcastState {
-  BroadcastValue value;       // in force: what a fetch of its step is answered by
-  BroadcastValue next;        // the root's next, until nobody can ask for that one any more
-  BroadcastValue before;      // what was in force before, without its bytes
-  std::vector<Step> fetches;  // by rank: the highest step asked for
-  std::vector<Step> had;      // by rank: the highest step whose value it has
-  // By rank: what it said that it holds, of the step in `fetches`.
+  BroadcastValue value;  // the value in force, which answers fetches of its step
+  // The root's next value. It waits until no worker can ask for the one in force any more.
+  BroadcastValue next;
+  BroadcastValue before;      // the value that was in force before, without its bytes
+  std::vector<Step> fetches;  // by rank: the highest step that it has fetched
+  std::vector<Step> had;      // by rank: the highest step whose value it has confirmed to have
+  // By rank: the digest that the worker sent with its fetch of the step in `fetches`, if any.
   std::vector<std::optional<Digest>> holds;
-  size_t num_behind = 0;  // ranks that may still ask for the value in force
+  size_t num_behind = 0;  // the number of ranks for which IsBehind is true
 
-  // Who takes part is new, and has asked for nothing.
+  // Begins with a new roster, whose workers have fetched nothing yet.
   void SetRoster(size_t size);
-  // Another value is in force.
+  // Puts another value in force; the one in force becomes `before`.
   void SetValue(BroadcastValue in_force);
   void NoteFetch(Rank rank, Step step);
   void NoteHas(Rank rank, Step step);
-  // Whether a rank may still ask for the value in force: it has said neither that it has it, nor
-  // asked for a later one.
+  // Returns whether a rank may still fetch the value in force: it has neither confirmed that it has
+  // the value, nor fetched a later step. The value's root never is behind.
   bool IsBehind(Rank rank) const;
 
  private:
@@ -50,25 +51,29 @@ struct BroadcastState {
   void CountBehind();
 };
 
-// What a server does with the frames about one broadcast key (proto/wire_format.md, section 8.1).
-// Everything is checked before anything changes; what is wrong is answered with an error.
+// The protocol of one broadcast key at a server (proto/wire_format.md, section 8.1). Each frame is
+// checked before anything changes; a frame that is wrong is answered with an error.
 //
-// Holds nothing: made for one call, on a state and a shard that are borrowed for it.
+// It holds no state of its own: an object is made for one call, and borrows the key's state and the
+// shard for that call. Not thread-safe: used by the shard's thread.
 class BroadcastKey {
  public:
   BroadcastKey(const KeyPlan& plan, BroadcastState* state, ShardContext* shard)
       : plan_(plan), state_(*state), shard_(*shard) {}
 
   Sends OnInit(NodeId from, const Frame& frame);
-  // The root asks whether its value is in force: the answer is a reply, or whom that waits for, or
-  // the root's own rank when the value has not come. Another says that it has the value.
+  // Handles a probe. From the root it asks whether its value is in force. The answer is a reply if
+  // it is, else a waiting frame with the ranks for which the value waits, or with the root's own
+  // rank when the value has not arrived. From any other worker the probe says that it has the
+  // value.
   Sends OnProbe(NodeId from, const FrameHeader& header);
-  // A worker asks for the value; with the digest of what it holds it is spared that where it is the value.
+  // Handles a worker's fetch of the value. If the fetch carries a digest and it is the value's, the
+  // answer is a header without the value's bytes.
   Sends OnFetch(NodeId from, const Frame& frame);
 
  private:
   absl::Status CheckFetch(const Frame& frame) const;
-  // The value in force as this rank needs it.
+  // Returns the value in force, without its bytes where this rank's digest shows that it has them.
   Frame ValueFor(Rank rank);
   absl::Status CheckStep(const FrameHeader& header) const;
   absl::Status CheckInit(const Frame& frame, Rank rank) const;

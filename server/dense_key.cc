@@ -16,15 +16,17 @@ namespace {
 
 // A step further ahead than this of the last closed one is a mistake, not a gap.
 constexpr Step kMaxStepsAhead = Step{1} << 20;
-// A transport may lend a payload up to this size out of a larger block, which it would pin.
+// A transport may lend a payload of up to this size out of a larger block. Such a payload is
+// copied, because holding it until the round closes would keep the whole block.
 constexpr size_t kSmallPayload = 8192;
 constexpr size_t kCountersBytes = 16;
-// And so is a request whose number is further ahead than this of the last init's.
+// An init whose number is further ahead than this of the last init's is a mistake, too.
 constexpr uint32_t kMaxRequestsAhead = 1u << 20;
 
 using Kind = Contribution::Kind;
 
-// The same answer for who does without its payload. What has none tells all in its header.
+// Returns the same answer for a worker that does not want the payload. An answer without a payload
+// says all that it has to say in its header.
 Frame WithoutPayload(const Frame& reply) {
   if (reply.header.type != FrameType::kReply || !HasPayload(reply.header.flags)) return reply;
   FrameHeader header = reply.header;
@@ -40,7 +42,7 @@ Kind KindOf(uint8_t flags) {
   return Kind::kPayload;
 }
 
-// Whether a worker that gets this error sends the same bytes again.
+// Returns whether a worker that gets this error sends the same bytes again.
 bool IsRetried(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsFailedPrecondition(status) ||
          absl::IsDataLoss(status) || absl::IsUnauthenticated(status);
@@ -67,6 +69,8 @@ Sends DenseKey::OnPush(NodeId from, const Frame& frame) {
   const FrameHeader& header = frame.header;
   const absl::Status step = CheckStep(header);
   if (!step.ok()) return shard_.Refuse(from, header, step);
+  // Before the epoch is checked: a worker that lost the answer sends its push again, and gets the
+  // answer even if its epoch is over.
   if (header.step <= state_.last_step) return AnswerClosed(from, header);
   const absl::StatusOr<Rank> rank = shard_.RankOf(from, header.epoch);
   if (!rank.ok()) return shard_.Refuse(from, header, rank.status());
@@ -81,12 +85,16 @@ Sends DenseKey::OnPush(NodeId from, const Frame& frame) {
                                          header.step, round.step()));
   }
   if (round.is_open() && header.step != round.step()) {
+    // The two workers have pushed the tensor differently often. Neither step can ever be complete,
+    // so the round fails for all workers at once, instead of letting them wait for ever.
     return FailRound(
         std::max(header.step, round.step()),
         Aborted("tensor '%s': rank %d is at step %d and rank %d at step %d: all workers "
                 "must push it equally often",
                 plan_.name, round.FirstRank(), round.step(), *rank, header.step));
   }
+  // Memory is checked last: a lack of it fails the round for all workers, which a push that is
+  // refused for another reason must not do.
   Frame push = frame;
   PushCheck check = CheckPush(&push, *rank);
   if (check.fails_round) return FailRound(header.step, check.status);
@@ -109,14 +117,16 @@ DenseKey::PushCheck DenseKey::CheckPush(Frame* push, Rank rank) const {
                                header.key.ToString(), plan_.entry.elements, header.num_elements));
   }
   const SegmentedCodec& codec = plan_.codecs.Push(header.step);
-  // Before its bytes are read for the checksum. A foreign codec's payload, which fails the round, may
-  // be longer than any of this key's.
+  // Checked before the payload's bytes are read for the checksum, so that a peer cannot make the
+  // shard read a huge payload. A foreign codec's payload, which fails the round with a better
+  // error, may be longer than any of this key's.
   const size_t most = kSmallPayload + std::max(plan_.codecs.MaxEncodedBytes(),
                                                plan_.entry.elements * DTypeSize(plan_.sum_dtype));
   if (frame.payload.size() > most) {
     return bad(InvalidArgument("tensor '%s' key %s takes at most %d bytes, not %d", plan_.name,
                                header.key.ToString(), most, frame.payload.size()));
   }
+  // Before the payload is validated: what is validated must be what is decoded later.
   if (!codec.bounds_itself()) Own(push);
   if (KindOf(header.flags) == Kind::kPayload) {
     const absl::Status intact = CheckPayload(frame);
@@ -139,7 +149,8 @@ DenseKey::PushCheck DenseKey::CheckPush(Frame* push, Rank rank) const {
   } else if (!frame.payload.empty()) {
     return bad(InvalidArgument("a push that is absent or non-finite carries no payload"));
   }
-  // Before the learning rate, which a schedule changes with the step.
+  // Before the learning rates are compared: if a worker's program is a step ahead, its schedule's
+  // learning rate differs, too, and the steps are the cause.
   const absl::Status same =
       CheckSameProgramSteps(plan_.name, header.step, state_.round.program_place(),
                             {.rank = rank, .steps = header.program_steps});
@@ -153,7 +164,8 @@ DenseKey::PushCheck DenseKey::CheckPush(Frame* push, Rank rank) const {
                       plan_.name, header.step, other, others, rank, header.learning_rate));
 }
 
-// Of codecs with which all must draw alike: whether it was drawn as the step's draw is.
+// For codecs with which all workers must draw alike: checks that the payload was drawn as the
+// step's draw says.
 absl::Status DenseKey::CheckDraw(const Frame& frame) const {
   const SegmentedCodec& codec = plan_.codecs.Push(frame.header.step);
   if (!codec.codec().shares_draw()) return absl::OkStatus();
@@ -164,7 +176,7 @@ absl::Status DenseKey::CheckDraw(const Frame& frame) const {
                                                      .purpose = DrawPurpose::kShared}));
 }
 
-// Whether every worker that is leaving, but for the one that pushes, is in the step's round.
+// OK if every worker that is leaving, except the pusher, is in the step's round.
 absl::Status DenseKey::CheckNobodyLeaves(Step step, Rank pusher) const {
   for (const Rank rank : shard_.leaving) {
     if (state_.round.Has(rank) || rank == pusher) continue;
@@ -176,8 +188,9 @@ absl::Status DenseKey::CheckNobodyLeaves(Step step, Rank pusher) const {
   return absl::OkStatus();
 }
 
-// What comes before its turn in rank order is held until then, however many workers there are, and
-// that has an end. What declared keys cost in rank order is within it.
+// A push that arrives before its turn in rank order is held until then, and however many workers
+// there are, that has a limit. The cost of declared keys, with pushes in rank order, is within the
+// limit, so a job whose pushes arrive in order never meets it.
 absl::Status DenseKey::CheckMayWait(const Frame& frame, Rank rank) const {
   const Rank next = state_.round.FirstMissing();
   const bool keeps_nothing = frame.payload.empty() || state_.round.has_nonfinite();
@@ -198,7 +211,7 @@ Sends DenseKey::OnLeaving() {
   const absl::Status status = CheckNobodyLeaves(step, kNobody);
   if (status.ok()) return {};
   ++shard_.stats.rounds_failed;
-  state_.round.Close();  // The step stays open: somebody may still ask for the one before.
+  state_.round.Close();  // The step stays open: a worker may still ask for the one before.
   return shard_.ToAllWorkers(shard_.ErrorFrame(PushOf(step), status));
 }
 
@@ -218,6 +231,7 @@ Sends DenseKey::Accept(const Frame& frame, Rank rank, StageLaps* laps) {
   if (!round.is_open()) round.Open(header.step, shard_.roster_size());
   if (header.flags & kFlagUnwanted) round.NoteUnwanted(rank);
   if (header.flags & kFlagUncompressed) round.NoteUncompressed();
+  // Copied, not held: see kSmallPayload.
   const bool is_small = frame.payload.size() <= kSmallPayload;
   round.Add(plan_, shard_.options.pool, rank,
             {KindOf(header.flags), header.weight, header.learning_rate, header.program_steps,
@@ -237,7 +251,9 @@ Sends DenseKey::Accept(const Frame& frame, Rank rank, StageLaps* laps) {
 Sends DenseKey::CloseRound(StageLaps* laps) {
   Round& round = state_.round;
   round.EndHold(shard_.options.waits);
-  // Everybody has pushed this step, so nobody asks for the one before any more.
+  // All workers have pushed this step, so none asks for the reply before any more. It is dropped
+  // before the next one is made: both need not be held, and weights whose block it shares need no
+  // copy for the rule's step.
   state_.last_reply = Frame();
   LinkMonitor& monitor = state_.monitor;
   if (!monitor.is_on() && plan_.codecs.pull_has_memory()) {
@@ -248,8 +264,9 @@ Sends DenseKey::CloseRound(StageLaps* laps) {
                              .scratch = &shard_.scratch,
                              .laps = laps,
                              .monitor = &monitor};
+  // Even a round that fails in the end may have let its rule change the weights.
   state_.digests.clear();
-  state_.told.clear();  // even of a round that fails in the end: a rule may have taken its step
+  state_.told.clear();
   absl::StatusOr<Reply> reply = EncodeReply(context, plan_, &round, &state_.parts);
   if (!reply.ok()) return FailRound(round.step(), reply.status());
   ++shard_.stats.rounds;
@@ -257,6 +274,7 @@ Sends DenseKey::CloseRound(StageLaps* laps) {
   if (!(reply->flags & kFlagAbsent)) monitor.CountEncoding(!(reply->flags & kFlagNonFinite));
   FrameHeader header = shard_.AnswerHeader(PushOf(round.step()), FrameType::kReply);
   header.flags = reply->flags;
+  // The reply tells all workers whether the next step is uncompressed, so all of them decide alike.
   if (DecideUncompressed()) header.flags |= kFlagUncompressed;
   header.base_step = reply->base_step;
   if (reply->flags == 0) {
@@ -272,6 +290,7 @@ Sends DenseKey::CloseRound(StageLaps* laps) {
     sends[rank].frame = WithoutPayload(state_.last_reply);
   }
   if (const size_t bytes = state_.last_reply.payload.size(); bytes > 0) {
+    // A payload counts once for each worker that it is sent to.
     const uint64_t wanted = sends.size() - std::min(sends.size(), round.unwanted().size());
     shard_.stats.bytes_replied += wanted * bytes;
     shard_.stats.bytes_replied_plain += wanted * KeyBytes(plan_.entry);
@@ -280,8 +299,9 @@ Sends DenseKey::CloseRound(StageLaps* laps) {
   return sends;
 }
 
-// Whether the key goes uncompressed from the next step on: it did before, somebody asks for it, or the
-// guard of the replies' link does. Everybody who has this step's reply knows it before the next begins.
+// Returns whether the key goes uncompressed from the next step on: because it did before, because a
+// push asks for it, or because the guard of the replies' link does. Every worker that has this
+// step's reply knows it before the next step begins.
 bool DenseKey::DecideUncompressed() {
   const Step next = state_.round.step() + 1;
   const bool did = plan_.codecs.IsUncompressed(next);
@@ -296,11 +316,14 @@ bool DenseKey::DecideUncompressed() {
   return plan_.codecs.IsUncompressed(next);
 }
 
-// Closes `step` for everybody with an error instead of a reply, and the open one, if it is another,
-// with the same. Somebody may still ask for the result of the step before.
+// Closes `step` for all workers with an error instead of a reply, and with the same error the open
+// step, if that is another. `last_reply` stays: a worker may still ask for the result of the step
+// before.
 Sends DenseKey::FailRound(Step step, const absl::Status& why) {
   ++shard_.stats.rounds_failed;
   const Round failed = std::exchange(state_.round, Round{});
+  // A round that has failed is over. With a code that means "try again" the workers would send the
+  // same bytes until they give up, so such a code becomes Aborted.
   const absl::Status status = IsRetried(why) ? Aborted("%s", why.message()) : why;
   state_.last_step = step;
   state_.last_failure = shard_.ErrorFrame(PushOf(step), status);
@@ -312,7 +335,7 @@ Sends DenseKey::FailRound(Step step, const absl::Status& why) {
   return sends;
 }
 
-// Whatever the epoch: whoever asks lost the answer.
+// Answers a request about a closed step, whatever its epoch: its worker has lost the answer.
 Sends DenseKey::AnswerClosed(NodeId from, const FrameHeader& header) {
   const Frame& reply = state_.last_reply;
   const Frame& failure = state_.last_failure;
@@ -342,10 +365,12 @@ Sends DenseKey::OnProbe(NodeId from, const FrameHeader& header) {
   }
   Round empty;
   empty.Open(header.step, shard_.roster_size());
+  // No push of the step has come, so all ranks are missing, the asker's among them: it sends its
+  // push again.
   return shard_.Defer(from, header, empty.MissingRanks(*rank));
 }
 
-// The segment that a frame about state names, or why there is none.
+// Returns the segment that a frame about state names, or why there is none.
 absl::StatusOr<size_t> DenseKey::FindSegment(const FrameHeader& header) const {
   if (header.part == StatePart::kNone) {
     return InvalidArgument("a %s frame to dense tensor '%s' must name a part",
@@ -390,7 +415,8 @@ Sends DenseKey::OnInit(NodeId from, const Frame& frame) {
   return {{from, Frame{shard_.AnswerHeader(header, FrameType::kReply), {}}}};
 }
 
-// Whether an init would change what workers hold as of its step already: they would not notice.
+// Returns whether an init would change weights that workers already hold as of its step. They would
+// not notice the change, as their replies build on the step's number.
 bool DenseKey::IsTold(const FrameHeader& init) const {
   const FrameHeader& reply = state_.last_reply.header;
   return (init.part == StatePart::kWeights || init.part == StatePart::kReplica) &&
@@ -398,7 +424,7 @@ bool DenseKey::IsTold(const FrameHeader& init) const {
          HasPayload(reply.flags) && reply.step == init.step;
 }
 
-// OK for a repeat, too, which changes nothing.
+// Applies an init. OK also for a repeat, which changes nothing.
 absl::Status DenseKey::TakeInit(const Frame& frame, Rank rank, size_t segment) {
   const FrameHeader& header = frame.header;
   if (state_.init_root >= 0 && state_.init_root != rank) {
@@ -406,6 +432,7 @@ absl::Status DenseKey::TakeInit(const Frame& frame, Rank rank, size_t segment) {
                          state_.init_root, rank);
   }
   if (header.step > kMaxStep) return InvalidArgument("step %d is over %d", header.step, kMaxStep);
+  // The number of an init, not its content, tells a repeat: the state may have changed since.
   if (header.request <= state_.last_init) return absl::OkStatus();
   if (header.request - state_.last_init > kMaxRequestsAhead) {
     return InvalidArgument("request %d is too far ahead of %d", header.request, state_.last_init);
@@ -414,7 +441,7 @@ absl::Status DenseKey::TakeInit(const Frame& frame, Rank rank, size_t segment) {
     return InvalidArgument("a push of step %d is under way; set it between steps",
                            state_.round.step());
   }
-  // A rule is of the rounds to come, at no step of its own.
+  // A rule is for the rounds to come, and belongs to no step.
   const bool is_rule = header.part == StatePart::kRule;
   if (header.step < state_.last_step && !is_rule) {
     return InvalidArgument("step %d, but the server stands at step %d: start a new job to go back",
@@ -431,10 +458,13 @@ absl::Status DenseKey::TakeInit(const Frame& frame, Rank rank, size_t segment) {
   BDN_RETURN_IF_ERROR(SetPart(plan_, header.part, segment, frame.payload.span(), &state_.parts));
   state_.told.clear();
   state_.digests.clear();
+  // Only now that the init was applied: a refused init binds nobody.
   state_.init_root = rank;
   state_.last_init = header.request;
   if (is_rule) return absl::OkStatus();
   state_.parts.weights_step = header.step;
+  // Steps up to the one that was set are over. A worker that still asks for one of them gets this
+  // error.
   if (header.step > state_.last_step) {
     state_.last_step = header.step;
     state_.last_failure = shard_.ErrorFrame(
@@ -453,7 +483,8 @@ Sends DenseKey::OnFetch(NodeId from, const Frame& frame) {
   }
   if (!segment.ok()) return shard_.Refuse(from, header, segment.status());
   if (!HasPart(plan_, state_.parts, header.part)) {
-    // A checkpoint asks so whether there is one. Its answer is no, and nothing was refused.
+    // A program that saves a checkpoint asks in this way whether the part exists. "No" is an
+    // answer, so it is not counted as a refusal.
     const absl::Status none = NotFound("tensor '%s' has no %s by this rule and codec", plan_.name,
                                        StatePartName(header.part));
     return {{from, shard_.ErrorFrame(header, none)}};
@@ -461,6 +492,8 @@ Sends DenseKey::OnFetch(NodeId from, const Frame& frame) {
   const bool holds_weights = plan_.rule != nullptr;
   const bool is_set = !holds_weights || state_.parts.segments[*segment].has_weights;
   if (!is_set && header.part != StatePart::kCounters) {
+    // With all other workers leaving, none is left to set the weights, and a wait would have no
+    // end.
     const bool is_alone =
         !shard_.leaving.empty() && shard_.leaving.size() + 1 >= shard_.roster_size();
     if (!is_alone) return shard_.Defer(from, header, {});
@@ -479,7 +512,7 @@ Sends DenseKey::OnFetch(NodeId from, const Frame& frame) {
   return {{from, MakeFrame(value, payload)}};
 }
 
-// Whether what is asked for is what the asker has.
+// Returns whether the asker already holds the payload that it asks for.
 bool DenseKey::Holds(const Frame& fetch, const Buffer& payload, size_t segment) {
   if (fetch.payload.empty()) return false;
   const auto [known, is_new] = state_.digests.try_emplace({fetch.header.part, segment});
@@ -487,7 +520,8 @@ bool DenseKey::Holds(const Frame& fetch, const Buffer& payload, size_t segment) 
   return std::ranges::equal(known->second, fetch.payload.span());
 }
 
-// The same bytes to all who ask before the state changes.
+// Returns one payload for all workers that ask before the state changes, so that a fetch by many
+// workers is encoded once. A weak reference does not keep the payload once all are served.
 Buffer DenseKey::TellPart(StatePart part, size_t segment) {
   WeakBuffer& told = state_.told[{part, segment}];
   Buffer payload = told.Lock();

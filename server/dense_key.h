@@ -17,29 +17,32 @@
 
 namespace bdn {
 
-// Everything a server holds of one dense key. A value.
+// The state that a server holds for one dense key. A value.
 struct DenseState {
   StateParts parts;
-  LinkMonitor monitor;     // of the replies' link, where that has a memory
-  Rank init_root = -1;     // the one rank that sets parts
-  uint32_t last_init = 0;  // the number of its last request that was taken
+  LinkMonitor monitor;     // watches the replies' link if that keeps a residual or a replica
+  Rank init_root = -1;     // the one rank that may set state; -1: none has yet
+  uint32_t last_init = 0;  // the number of the last init that was applied
 
-  Step last_step = 0;  // the last closed
-  Frame last_reply;    // of the last step that came to a result; sent again whenever asked
-  Frame last_failure;  // an error: of the steps since then, where the last has failed
-  Round round;         // the open one, if any
-  // Payloads of values that may still be on their way to somebody.
-  absl::flat_hash_map<std::pair<StatePart, size_t>, WeakBuffer> told;  // by part and segment
-  // Of parts that somebody may hold already, and as of when `told` is.
+  Step last_step = 0;  // the last step that was closed
+  Frame last_reply;    // the reply of the last step with a result, sent again on request
+  // The error that answers the steps after last_reply's, if the last of them has failed or an init
+  // has skipped it.
+  Frame last_failure;
+  Round round;  // the open round, if there is one
+  // Payloads of values that may still be on their way to a worker, by part and segment.
+  absl::flat_hash_map<std::pair<StatePart, size_t>, WeakBuffer> told;
+  // Digests of parts that a fetch asked about, by part and segment; valid for as long as `told`.
   absl::flat_hash_map<std::pair<StatePart, size_t>, Digest> digests;
 };
 
-// What a server does with the frames about one dense key (proto/wire_format.md, sections 7 and
-// 8.2): each contribution counts once; a round that is complete is closed with a reply that is kept
-// until the next one closes; between rounds an init sets, and a fetch is told, a part of the state.
-// Everything is checked before anything changes; what is wrong is answered with an error.
+// The protocol of one dense key at a server (proto/wire_format.md, sections 7 and 8.2). Each
+// contribution counts once. A round that is complete is closed with a reply, which is kept until
+// the next round closes. Between rounds an init sets a part of the state, and a fetch reads one.
+// Each frame is checked before anything changes; a frame that is wrong is answered with an error.
 //
-// Holds nothing: made for one call, on a state and a shard that are borrowed for it.
+// It holds no state of its own: an object is made for one call, and borrows the key's state and the
+// shard for that call. Not thread-safe: used by the shard's thread.
 class DenseKey {
  public:
   DenseKey(const KeyPlan& plan, DenseState* state, ShardContext* shard)
@@ -49,25 +52,28 @@ class DenseKey {
   Sends OnProbe(NodeId from, const FrameHeader& header);
   Sends OnInit(NodeId from, const Frame& frame);
   Sends OnFetch(NodeId from, const Frame& frame);
-  // REQUIRES an open round. Workers are leaving: if one of them has not pushed to it, it fails and is
-  // emptied.
+  // Fails and empties the open round if a worker that is leaving has not pushed to it. REQUIRES: a
+  // round is open.
   Sends OnLeaving();
-  // All workers are done with the key, which is removed after this: who has pushed to an open round is told.
+  // Tells all workers that the open round, if there is one, has failed, because all of them are
+  // done with the key. The caller removes the key afterwards.
   Sends OnRetired();
 
  private:
   bool DecideUncompressed();
   struct PushCheck {
     absl::Status status;
-    bool fails_round = false;  // not for the pusher alone: the others cannot go on either
+    // The error is for all workers, not for the pusher alone: none of them can go on.
+    bool fails_round = false;
   };
   absl::Status CheckStep(const FrameHeader& header) const;
-  // Makes a payload that is lent this process's own where its codec needs that.
+  // Checks a push. First copies a payload that the transport lends, unless the codec's decoding
+  // stays in bounds whatever the bytes are: the sender can still change a lent payload.
   PushCheck CheckPush(Frame* push, Rank rank) const;
   absl::Status CheckDraw(const Frame& frame) const;
   absl::Status CheckMayWait(const Frame& frame, Rank rank) const;
   absl::Status CheckNobodyLeaves(Step step, Rank pusher) const;
-  // `laps` has begun with the frame.
+  // Adds a push to the round. `laps` began when the frame was handed to this key.
   Sends Accept(const Frame& frame, Rank rank, StageLaps* laps);
   Sends CloseRound(StageLaps* laps);
   Sends FailRound(Step step, const absl::Status& why);
@@ -79,7 +85,7 @@ class DenseKey {
   Buffer TellPart(StatePart part, size_t segment);
   bool Holds(const Frame& fetch, const Buffer& payload, size_t segment);
 
-  // What was asked of a step by everybody who pushed it.
+  // Returns the header of a request about the step that is not one worker's, for answers to all.
   FrameHeader PushOf(Step step) const;
 
   const KeyPlan& plan_;

@@ -13,6 +13,7 @@ HeldBytes HeldBy(const KeyState& state) {
   const StateParts& parts = state.dense.parts;
   const Buffer& reply = state.dense.last_reply.payload;
   const Buffer& weights = parts.weights.bytes();
+  // A reply of whole weights shares their block, which must not count twice.
   const bool is_weights = !weights.empty() && reply.data() == weights.data();
   return {.weights = weights.size(),
           .replicas = BytesOf(parts.replica),

@@ -6,7 +6,8 @@
 
 namespace bdn {
 
-// Costs the same whatever the key's size and the number of workers.
+// Returns the bytes that a server holds for a key. Costs the same whatever the key's size and the
+// number of workers.
 HeldBytes HeldBy(const KeyState& state);
 
 }  // namespace bdn

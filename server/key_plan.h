@@ -12,24 +12,24 @@
 
 namespace bdn {
 
-// What was declared of a key, ready for use. Immutable but for the step that KeyCodecs may go uncompressed
-// from; shared by copies of the key's state.
+// The declaration of a key, parsed and ready for use. Immutable, but for the step from which its
+// KeyCodecs may go uncompressed; copies of the key's state share it.
 struct KeyPlan {
   KeyEntry entry;
-  std::string name;        // of its first tensor, for errors
-  uint64_t name_hash = 0;  // for Draw
+  std::string name;        // the name of its first tensor, for errors
+  uint64_t name_hash = 0;  // the hash of `name`, for Draw
   DType sum_dtype = DType::kFloat32;
   KeyCodecs codecs;
   RuleSpec rule_spec;
   std::unique_ptr<const UpdateRule> rule;  // null: the reply is the mean
 
-  // Of any frame about the key.
+  // Returns the longest payload that any frame about the key may have.
   uint64_t MaxPayloadBytes() const;
   KeyCost CostFor(size_t workers) const { return CostOfKey(entry, rule_spec, codecs, workers); }
 };
 
-// InvalidArgument names the tensor and what is wrong with its specs or rule. A broadcast key has
-// neither codecs nor a rule.
+// Makes a plan from a declaration. InvalidArgument names the tensor and says what is wrong with its
+// codec specs or its rule. The plan of a broadcast key has neither codecs nor a rule.
 absl::StatusOr<std::shared_ptr<const KeyPlan>> MakeKeyPlan(const KeyEntry& entry,
                                                            const std::string& tensor_name);
 

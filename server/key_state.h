@@ -9,8 +9,8 @@
 
 namespace bdn {
 
-// Everything a server holds of one key: a value, so that a copy is a snapshot. The plan says which
-// of the two kinds of key it is; the state of the other kind is not used.
+// The state that a server holds for one key. A value, so that a copy is a snapshot. The plan says
+// which of the two kinds the key is; the state of the other kind is not used.
 struct KeyState {
   std::shared_ptr<const KeyPlan> plan;
   DenseState dense;

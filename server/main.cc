@@ -33,7 +33,8 @@ namespace {
 constexpr char kUsage[] =
     "bandoneon-server: sums what the workers push of its share of the model, and answers.\n"
     "\n"
-    "usage: bandoneon-server --scheduler HOST:PORT [--check-config] [--help] [--version] [settings]\n"
+    "usage: bandoneon-server --scheduler HOST:PORT [--check-config] [--help] [--version] "
+    "[settings]\n"
     "\n"
     "examples:\n"
     "  bandoneon-server --scheduler 10.0.0.1:7000 --listen tcp://10.0.0.2:7100 \\\n"
@@ -42,15 +43,18 @@ constexpr char kUsage[] =
     "  bandoneon-server --scheduler 127.0.0.1:7000 --exit-when-done=false   # as its scheduler\n"
     "  bandoneon-server --scheduler 127.0.0.1:7000 --check-config\n"
     "\n"
-    "Ends with 0 when all workers have left or on SIGTERM, with 1 when the job failed, with 2 when it\n"
-    "could not start. With --exit-when-done=false it joins the next job instead, until a signal comes. A\n"
+    "Ends with 0 when all workers have left or on SIGTERM, with 1 when the job failed, with 2 "
+    "when it\n"
+    "could not start. With --exit-when-done=false it joins the next job instead, until a signal "
+    "comes. A\n"
     "second signal ends it at once.\n"
     "\n"
     "settings:\n";
 
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(2);
 
-// Whether the job has begun, as main() and the job's thread see it; health says so until a signal.
+// The state of the job, shared by main() and the job's thread: whether it has begun. Health says
+// "serving" from then on, until a signal comes.
 class Progress {
  public:
   explicit Progress(HealthServer* health) : health_(health) {}
@@ -59,7 +63,7 @@ class Progress {
     started_ = true;
     if (health_ != nullptr && !ending_) health_->SetServing(true);
   }
-  // Whether it had begun.
+  // Ends health's "serving" for good, and returns whether the job had begun.
   bool End() {
     MutexLock lock(&mu_);
     ending_ = true;
@@ -74,8 +78,8 @@ class Progress {
   bool ending_ ABSL_GUARDED_BY(mu_) = false;
 };
 
-// Starts the server and waits for the job's end. After a signal a job that has begun may end by itself
-// for `drain_timeout`; then the scheduler is told who went, and why.
+// Starts the server and waits for the job's end. After a signal, a job that has begun has the time
+// `drain_timeout` to end by itself; then the scheduler is told which node went, and why.
 ServedJob ServeUntil(MainLoop* main, absl::Duration drain_timeout, Server* server,
                      const Registry* telemetry, ControlPlane* control, HealthServer* health) {
   ServedJob served;
@@ -84,7 +88,7 @@ ServedJob ServeUntil(MainLoop* main, absl::Duration drain_timeout, Server* serve
   std::thread job([&] {
     try {
       served.result = server->Start();
-    } catch (const std::system_error& error) {  // of its threads
+    } catch (const std::system_error& error) {  // a thread could not start
       served.result = ResourceExhausted(
           "bandoneon-server is out of memory: no thread can start: %s", error.what());
     }
@@ -97,6 +101,8 @@ ServedJob ServeUntil(MainLoop* main, absl::Duration drain_timeout, Server* serve
     const uint64_t one = 1;
     (void)!write(over_fd, &one, sizeof(one));
   });
+  // Collecting the metrics takes the locks that the server's work needs. The supervisor hears of
+  // this daemon only while that returns, so a deadlock is noticed.
   const auto pulse = [telemetry] { (void)telemetry->Collect(); };
   MainLoop::Woken woken = main->Wait(over_fd, absl::InfiniteFuture(), pulse);
   const bool had_begun = progress.End();
@@ -104,9 +110,11 @@ ServedJob ServeUntil(MainLoop* main, absl::Duration drain_timeout, Server* serve
     LogInfo("ending on %s", main->signal());
     if (had_begun) woken = main->Drain(over_fd, drain_timeout, pulse);
   }
+  // From here on the daemon ends itself if it has not ended within a minute.
   main->BeginToEnd();
   if (woken != MainLoop::Woken::kByEvent) {
     const absl::Status why = WhyStopped("bandoneon-server", *main);
+    // Before Close, which ends the connection over which the reason goes.
     if (had_begun || main->lacks_memory()) (void)control->Leave(why, kLeaveTimeout);
     control->Close();
     server->Stop();
@@ -117,16 +125,17 @@ ServedJob ServeUntil(MainLoop* main, absl::Duration drain_timeout, Server* serve
     served.result = main->lacks_memory() ? WhyStopped("bandoneon-server", *main) : absl::OkStatus();
     return served;
   }
-  // For all to hear, where it has joined.
+  // If it has joined, all nodes hear why it could not start.
   if (!served.started && absl::IsResourceExhausted(served.result)) {
     (void)control->Leave(served.result, kLeaveTimeout);
   }
-  // The job is done: part in peace, so that the scheduler need not look for us.
+  // The job is done. The server leaves regularly, so that the scheduler does not look for it.
   if (served.started && served.result.ok()) (void)control->Leave(absl::OkStatus(), kLeaveTimeout);
   return served;
 }
 
-// One job, with a transport, keys and memory of its own: nothing of it is left for the next.
+// Serves one job, with a transport, keys and memory of its own: nothing of it is left for the next
+// one.
 absl::StatusOr<ServedJob> ServeJob(const ServerOptions& options, MainLoop* main, const Clock* clock,
                                    HealthServer* health, Registry* telemetry) {
   BDN_ASSIGN_OR_RETURN(
@@ -151,7 +160,8 @@ absl::StatusOr<ServedJob> ServeJob(const ServerOptions& options, MainLoop* main,
 
 absl::StatusOr<int> Serve(const Config& config) {
   BDN_ASSIGN_OR_RETURN(const ServerOptions options, ReadServerOptions(config));
-  BDN_RETURN_IF_ERROR(CheckDescriptors(1, "a server"));  // how many workers it has, the job says
+  // The job will tell how many workers it has; this is the least that any job needs.
+  BDN_RETURN_IF_ERROR(CheckDescriptors(1, "a server"));
   InitLog(options.log_level, "server");
   const SteadyClock clock;
   MainLoop main(&clock);

@@ -6,7 +6,8 @@
 
 namespace bdn {
 
-// The bytes that all shards of a server hold for their keys, with a limit. Thread-safe.
+// A count of the bytes that all shards of a server hold for their keys, with a limit. Allows only
+// tells: it reserves nothing. Thread-safe.
 class MemoryBudget {
  public:
   explicit MemoryBudget(uint64_t max_bytes) : max_bytes_(max_bytes) {}
@@ -16,7 +17,7 @@ class MemoryBudget {
     const uint64_t held = held_.load(std::memory_order_relaxed);
     return held <= max_bytes_ && more <= max_bytes_ - held;
   }
-  // Counts a change of a shard: held before, held after.
+  // Counts that one shard, which held `before` bytes, now holds `after`.
   void Change(uint64_t before, uint64_t after) {
     held_.fetch_add(after - before, std::memory_order_relaxed);
   }

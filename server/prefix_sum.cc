@@ -7,8 +7,8 @@
 namespace bdn {
 namespace {
 
-// Once there is a sum, payloads of this share of its bytes are added together: adding is a pass
-// over the sum.
+// Once there is a sum, payloads wait until they have this share of its bytes, and are then added
+// together: each addition is a pass over the sum.
 constexpr size_t kShareOfSum = 8;
 
 Buffer NewBlock(BufferPool* pool, size_t bytes) {
@@ -46,9 +46,12 @@ void PrefixSum::FoldDecoded(const Context& context) {
   if (sum_.empty()) {
     sum_ = NewBlock(context.pool, bytes);
     const MutableView y{sum_.data(), dtype, codec.num_elements()};
+    // Without a transform, the first sum needs no zeros. A codec with a transform adds in the
+    // transformed domain, so that the inverse is computed once, in Finish.
     if (!codec.codec().Transforms()) return codec.DecodeSum(Spans(), y);
     std::memset(sum_.data(), 0, bytes);
   } else if (!sum_.IsUnique()) {
+    // A copy of this object, as a snapshot of the shard, shares the block.
     const Buffer own = NewBlock(context.pool, bytes);
     std::memcpy(own.data(), sum_.data(), bytes);
     sum_ = own;
@@ -57,6 +60,7 @@ void PrefixSum::FoldDecoded(const Context& context) {
 }
 
 void PrefixSum::FoldEncoded(const Context& context) {
+  // A sum that is not finite stays so; Finish returns the error.
   if (!error_.ok()) return;
   const SegmentedCodec& codec = context.plan.codecs.Push(context.step);
   const Buffer out = NewBlock(context.pool, codec.MaxEncodedBytes());
@@ -81,6 +85,8 @@ MutableView PrefixSum::Finish(const Context& context, std::vector<double>* scrat
   const SegmentedCodec& codec = context.plan.codecs.Push(context.step);
   const size_t n = codec.num_elements();
   const DType dtype = context.plan.sum_dtype;
+  // All payloads are still held. The sum is made in scratch memory that all keys share, so that it
+  // stays in the cache.
   if (sum_.empty()) {
     const size_t doubles = (n * DTypeSize(dtype) + sizeof(double) - 1) / sizeof(double);
     if (scratch->size() < doubles) scratch->resize(doubles);

@@ -10,8 +10,8 @@
 
 namespace bdn {
 
-// How long rounds waited for each rank: from their first push to that rank's, over all rounds that are
-// complete. Thread-safe.
+// A counter for each rank of how long rounds waited for it: from their first push to that rank's
+// push, over all complete rounds. Thread-safe.
 class RankWaits {
  public:
   explicit RankWaits(size_t ranks) : ns_(ranks) {}
@@ -19,7 +19,7 @@ class RankWaits {
   RankWaits& operator=(const RankWaits&) = delete;
 
   size_t size() const { return ns_.size(); }
-  // A rank that is none of the job's counts nothing.
+  // Adds to a rank's counter. A rank that the job does not have is ignored.
   void Add(Rank rank, uint64_t ns) {
     if (rank < 0 || static_cast<size_t>(rank) >= ns_.size()) return;
     ns_[static_cast<size_t>(rank)].fetch_add(ns, std::memory_order_relaxed);
@@ -27,7 +27,7 @@ class RankWaits {
   uint64_t ns_of(size_t rank) const { return ns_[rank].load(std::memory_order_relaxed); }
 
  private:
-  std::vector<std::atomic<uint64_t>> ns_;  // relaxed: they publish nothing but themselves
+  std::vector<std::atomic<uint64_t>> ns_;  // relaxed: counts that publish nothing else
 };
 
 }  // namespace bdn

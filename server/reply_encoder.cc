@@ -12,24 +12,25 @@
 namespace bdn {
 namespace {
 
-// One round that closes with payloads.
+// The encoder of one round that closes with payloads.
 class ReplyEncoder {
  public:
   ReplyEncoder(const ReplyContext& context, const KeyPlan& plan, Round* round, StateParts* parts);
 
-  // The weighted mean, through error feedback where declared.
+  // Encodes the weighted mean, with error feedback where declared.
   Reply EncodeMean();
-  // The mean where payloads add up as they are: nothing is decoded, nothing as long as the tensor
-  // is touched.
+  // Encodes the mean where payloads add up as they are: nothing is decoded, and no array as long as
+  // the tensor is touched.
   absl::StatusOr<Reply> AddUndecoded();
-  // The rule's step on the weights, then what the workers need to follow it.
+  // Makes the rule's step on the weights, then encodes what workers need to follow it.
   absl::StatusOr<Reply> EncodeStep();
 
  private:
   absl::Status CheckMayStep() const;
   void StepWeights(MutableView sum);
 
-  // What a payload is made from. Each returns the bytes used, or that an input is not finite.
+  // Each encodes a payload from another source. Returns the bytes used, or that an input is not
+  // finite.
   absl::StatusOr<size_t> EncodePlain(ConstView x, float scale, MutableByteSpan out) const;
   absl::StatusOr<size_t> EncodeWithFeedback(ConstView sum, MutableByteSpan out);
   absl::StatusOr<size_t> EncodeDelta(MutableByteSpan out);
@@ -40,7 +41,7 @@ class ReplyEncoder {
   template <typename Measure>
   void Monitor(ByteSpan payload, const Measure& measure) const;
   MutableView Sum();
-  // A payload that `encode` writes, returning the bytes used.
+  // Makes a payload that `encode` writes; that returns the bytes used.
   template <typename Encode>
   absl::StatusOr<Buffer> MakePayload(const Encode& encode) const;
   Draw ReplyDraw() const;
@@ -54,8 +55,8 @@ class ReplyEncoder {
   const float inverse_weight_;  // the sum times this is the mean
   StateParts& parts_;
   PrefixSum& sum_;
-  const std::vector<uint8_t>& present_;  // by segment: whether anybody had it
-  std::vector<float> weights_before_;    // of a step whose delta is monitored
+  const std::vector<uint8_t>& present_;  // by segment: whether any worker had it
+  std::vector<float> weights_before_;    // of a step whose delta is monitored; else empty
 };
 
 ReplyEncoder::ReplyEncoder(const ReplyContext& context, const KeyPlan& plan, Round* round,
@@ -77,20 +78,21 @@ absl::StatusOr<Buffer> ReplyEncoder::MakePayload(const Encode& encode) const {
   const Buffer payload = pooled ? context_.pool->Get(most) : Buffer::Allocate(most);
   const absl::StatusOr<size_t> used = encode(payload.mutable_span());
   if (!used.ok()) return used.status();
-  // It is kept until the next step: without the room that it did not need.
+  // The payload is kept until the next step, so it gives back the room that it did not need.
   return pooled ? context_.pool->Fit(payload.Prefix(*used), most) : payload.Prefix(*used);
 }
 
 MutableView ReplyEncoder::Sum() {
   const MutableView sum = sum_.Finish({plan_, step_, context_.pool}, context_.scratch);
-  // Items are counted as they come.
+  // Items were counted as pushes came.
   if (context_.laps != nullptr) context_.laps->End(Stage::kSum, 0, 0);
   return sum;
 }
 
 Reply ReplyEncoder::EncodeMean() {
   const MutableView sum = Sum();
-  // What a lossy stage of the codec has left out goes with the next reply, lossless or not.
+  // Even with a lossless codec in this step of a schedule: a residual that an earlier, lossy period
+  // left must go with the next reply.
   const bool has_feedback =
       plan_.codecs.pull_feedback.on && (!pull_.codec().lossless() || !parts_.residual.empty());
   absl::StatusOr<Buffer> payload = MakePayload([&](MutableByteSpan out) {
@@ -114,6 +116,8 @@ absl::StatusOr<Reply> ReplyEncoder::EncodeStep() {
     return InvalidArgument("tensor '%s': learning rate %g is below 0", plan_.name, learning_rate_);
   }
   const MutableView sum = Sum();
+  // Both checks come before StepWeights: from there on the weights and moments are changed, and
+  // nothing takes that back.
   BDN_RETURN_IF_ERROR(CheckMayStep());
   if (!AllFinite(sum, inverse_weight_)) return NonFinite();
   if (plan_.codecs.Reply(step_) == ReplyKind::kDelta && IsMonitored()) {
@@ -145,6 +149,7 @@ absl::Status ReplyEncoder::CheckMayStep() const {
 
 void ReplyEncoder::StepWeights(MutableView sum) {
   const UpdateRule& rule = RuleOf(plan_, parts_);
+  // Moments of new elements begin at 0.
   parts_.moments.resize(sum.n * NumMoments(plan_, parts_));
   float* const weights = parts_.weights.Mutable();
   for (size_t i = 0; i < present_.size(); ++i) {
@@ -164,6 +169,9 @@ void ReplyEncoder::StepWeights(MutableView sum) {
 absl::StatusOr<Buffer> ReplyEncoder::EncodeWeights(const float* signs) {
   const ReplyKind kind = plan_.codecs.Reply(step_);
   const ConstView weights{parts_.weights.data(), DType::kFloat32, pull_.num_elements()};
+  // Uncompressed weights of one segment have the payload's very bytes, so the reply shares their
+  // block. The next step then copies the weights, unless the reply has gone by then
+  // (SharedFloats::Mutable).
   const bool is_payload = kind == ReplyKind::kWeights && plan_.codecs.reply != ReplyKind::kDelta &&
                           pull_.codec().id() == CodecId::kNone && pull_.num_segments() == 1;
   if (is_payload && AllFinite(weights, 1.0f)) return parts_.weights.bytes();
@@ -177,7 +185,8 @@ absl::StatusOr<Buffer> ReplyEncoder::EncodeWeights(const float* signs) {
 absl::StatusOr<size_t> ReplyEncoder::EncodeWholeWeights(MutableByteSpan out) {
   const float* const weights = parts_.weights.data();
   const auto used = EncodePlain({weights, DType::kFloat32, pull_.num_elements()}, 1.0f, out);
-  // Of the warm-up: the absent segments' are what the replica has already.
+  // In the warm-up of a delta link whole weights are sent, and the replica must follow them. Absent
+  // segments have not changed, so the replica has them already.
   if (used.ok() && plan_.codecs.reply == ReplyKind::kDelta) {
     for (size_t i = 0; i < present_.size(); ++i) {
       if (!present_[i]) continue;
@@ -203,8 +212,8 @@ absl::StatusOr<size_t> ReplyEncoder::EncodeWithFeedback(ConstView sum, MutableBy
   const float decay = FeedbackDecay(link.decay, link.learning_rate_correction,
                                     parts_.previous_learning_rate, learning_rate_);
   parts_.residual.resize(sum.n);
-  // The residual is in units of the mean, whatever the number of contributors. Segments that
-  // nobody had keep theirs.
+  // The residual is in units of the mean, so it means the same whatever the number of contributors.
+  // Segments that no worker had keep theirs.
   std::vector<SegmentedCodec::FeedbackInput> inputs;
   for (size_t i = 0; i < pull_.num_segments(); ++i) {
     const size_t offset = pull_.segment_offset(i);
@@ -215,6 +224,7 @@ absl::StatusOr<size_t> ReplyEncoder::EncodeWithFeedback(ConstView sum, MutableBy
   }
   auto used = pull_.EncodeFeedback(inputs, ReplyDraw(), out);
   if (!used.ok()) return used;
+  // Only now: after an error the residual is still the earlier step's.
   parts_.previous_learning_rate = learning_rate_;
   if (IsMonitored()) {
     Monitor(out.first(*used), [&](size_t i, ByteSpan payload) {
@@ -224,7 +234,7 @@ absl::StatusOr<size_t> ReplyEncoder::EncodeWithFeedback(ConstView sum, MutableBy
   return used;
 }
 
-// Measures what was just encoded, segment by segment.
+// Measures the payload that was just encoded, segment by segment.
 template <typename Measure>
 void ReplyEncoder::Monitor(ByteSpan payload, const Measure& measure) const {
   WorstOf worst;

@@ -17,6 +17,8 @@ void ReplyQueue::Send(ConnectionId to, int32_t priority, Frame reply) {
     Peer& peer = peers_[to];
     if (IsOnItsWay(peer, reply.header)) return;
     const Key key = reply.header.key;
+    // A worker that gets a reply of another step has gone on, so one of an earlier step has no
+    // reader.
     Drop(&peer, key);
     const Order order{-int64_t{priority}, ++last_number_};
     bytes_waiting_ += WireBytes(reply);
@@ -32,6 +34,7 @@ void ReplyQueue::Close() {
   is_closed_ = true;
   bytes_waiting_ = 0;
   for (auto& [to, peer] : peers_) {
+    // Peers stay: the transport still calls OnSent for the bytes in flight.
     peer.waiting.clear();
     peer.order_of.clear();
   }
@@ -65,10 +68,12 @@ std::vector<ReplyQueue::Sending> ReplyQueue::Take(ConnectionId to, Peer* peer) {
     const auto first = peer->waiting.begin();
     Frame& reply = first->second.reply;
     const uint64_t bytes = WireBytes(reply);
-    // What is less urgent and shorter does not overtake it, or it might never find room.
+    // A shorter, less urgent reply does not overtake this one, or it might never find room.
     if (peer->bytes_in_flight > 0 && peer->bytes_in_flight + bytes > max_bytes_in_flight_) break;
     peer->bytes_in_flight += bytes;
     bytes_waiting_ -= bytes;
+    // Noted until the transport has sent it, so that a probe that asks in the meantime does not
+    // send it twice.
     peer->in_flight[reply.header.key] = reply.header.step;
     peer->order_of.erase(reply.header.key);
     sends.push_back({to, std::move(reply), first->second.span});
@@ -85,6 +90,7 @@ void ReplyQueue::Perform(std::vector<Sending> sends) {
       if (status.ok()) span.End(Stage::kReply, payload_bytes);
       OnSent(to, key, step, kHeaderBytes + payload_bytes);
     };
+    // Without the lock: the transport may call `sent` at once, and that takes it.
     transport_->Send(send.to, std::move(send.reply), std::move(sent));
   }
 }
@@ -97,6 +103,7 @@ void ReplyQueue::OnSent(ConnectionId to, Key key, Step step, uint64_t bytes) {
     Peer& peer = found->second;
     peer.bytes_in_flight -= bytes;
     const auto in_flight = peer.in_flight.find(key);
+    // A reply of a later step may be in flight by now; then the entry is that one's.
     if (in_flight != peer.in_flight.end() && in_flight->second == step) {
       peer.in_flight.erase(in_flight);
     }

@@ -13,30 +13,30 @@
 
 namespace bdn {
 
-// The replies on their way to workers: to each connection the most urgent goes first, and of equally
-// urgent ones what came first. A transport sends in the order in which it is given frames, so it has
-// at most `max_bytes_in_flight` of a connection at a time, or one reply that is longer; the rest
-// waits here. Each connection has a budget of its own: a worker that takes nothing holds up nobody
-// else.
+// A queue of the replies on their way to workers. To each connection the most urgent goes first;
+// among equally urgent replies, the one that was queued first. A transport sends frames in the
+// order in which it gets them, so it gets at most `max_bytes_in_flight` of a connection at a time,
+// or one reply that is longer; the rest waits here. Each connection has a budget of its own, so a
+// worker that reads nothing delays no other worker.
 //
-// At most one reply of a key waits for a connection, so no more is held than is kept of all keys
-// anyway. Nothing is remembered of a connection to which nothing is on its way; what waits for one
-// that is gone ends as the transport says. Thread-safe.
+// At most one reply of a key waits for a connection, so the queue holds no more than the server
+// keeps of all keys anyway. A connection to which nothing is on its way takes no memory. Replies
+// that wait for a connection that is gone end with the transport's error. Thread-safe.
 class ReplyQueue {
  public:
-  // `transport` and `stages` are borrowed; stages may be null. After Close the transport must be
-  // closed and joined before the queue goes.
+  // `transport` and `stages` are borrowed; stages may be null. After Close, the transport must be
+  // closed and joined before the queue is destroyed, because its callbacks use the queue.
   ReplyQueue(Transport* transport, uint64_t max_bytes_in_flight, StageTimes* stages)
       : transport_(transport), max_bytes_in_flight_(max_bytes_in_flight), stages_(stages) {}
   ReplyQueue(const ReplyQueue&) = delete;
   ReplyQueue& operator=(const ReplyQueue&) = delete;
 
-  // Does nothing when the same reply, by key and step, is on its way there. Takes the place of one
-  // of another step that still waits: its worker has gone on.
+  // Queues a reply. Does nothing if the same reply, by key and step, is already on its way there.
+  // Replaces a reply of the key of another step that still waits: its worker has gone on.
   void Send(ConnectionId to, int32_t priority, Frame reply);
-  // Drops what waits, and whatever comes.
+  // Drops the replies that wait, and those that are queued later.
   void Close();
-  // Not given to the transport yet, with headers.
+  // Returns the bytes, headers included, that the transport has not been given yet.
   uint64_t bytes_waiting() const;
 
  private:
@@ -51,9 +51,9 @@ class ReplyQueue {
   };
   struct Peer {
     uint64_t bytes_in_flight = 0;
-    absl::flat_hash_map<Key, Step> in_flight;  // the last of each key
+    absl::flat_hash_map<Key, Step> in_flight;  // the last step of each key
     absl::btree_map<Order, Waiting> waiting;
-    absl::flat_hash_map<Key, Order> order_of;  // of what waits
+    absl::flat_hash_map<Key, Order> order_of;  // the entry of each key in `waiting`
   };
   struct Sending {
     ConnectionId to;
@@ -64,7 +64,7 @@ class ReplyQueue {
   bool IsOnItsWay(const Peer& peer, const FrameHeader& reply) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Drop(Peer* peer, Key key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // What there is room for now.
+  // Removes from the waiting replies those for which there is room now, and returns them.
   std::vector<Sending> Take(ConnectionId to, Peer* peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Perform(std::vector<Sending> sends) ABSL_LOCKS_EXCLUDED(mu_);
   void OnSent(ConnectionId to, Key key, Step step, uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);

@@ -13,9 +13,13 @@ void Round::Add(const KeyPlan& plan, BufferPool* pool, Rank rank, Contribution c
   const PrefixSum::Context context{plan, step_, pool};
   learning_rate_ = contribution.learning_rate;
   const uint32_t steps = contribution.program_steps;
+  // The lowest rank's is kept, so that the error of a mismatch does not depend on the order of
+  // arrival.
   if (steps != 0 && (program_place_.steps == 0 || rank < program_place_.rank)) {
     program_place_ = {rank, steps};
   }
+  // One gradient that is not finite decides the round, so the payloads so far and those to come are
+  // not kept.
   if (contribution.kind == Kind::kNonFinite && !has_nonfinite_) DropPayloads();
   if (has_nonfinite_) contribution.payload = Buffer();
   if (rank != next_) {
@@ -24,13 +28,14 @@ void Round::Add(const KeyPlan& plan, BufferPool* pool, Rank rank, Contribution c
     return;
   }
   Take(context, std::move(contribution));
+  // This push may have been the one for which later ranks' pushes waited.
   while (!waiting_.empty() && waiting_.begin()->first == next_) {
     Contribution next = std::move(waiting_.begin()->second);
     waiting_.erase(waiting_.begin());
     waiting_bytes_ -= next.payload.size();
     Take(context, std::move(next));
   }
-  // The last are added by who closes the round, in one go.
+  // The closing of a complete round adds the last payloads itself, in one pass with the encoding.
   if (!IsComplete()) sum_.Fold(context);
 }
 

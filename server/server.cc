@@ -16,7 +16,7 @@ namespace {
 
 constexpr auto kCounter = Metric::Kind::kCounter;
 constexpr auto kGauge = Metric::Kind::kGauge;
-// What exporters show in families: push is from workers, pull is to them.
+// The families in which exporters show the metrics: push is from workers, pull is to them.
 constexpr Family kRefusals = {"refusals", kCounter,
                               "So many frames and connections were refused or dropped, by reason.",
                               "reason"};
@@ -173,14 +173,15 @@ constexpr MetricRow<Stats> kMetrics[] = {
      [](const Stats& now) { return now.pool.bytes_idle; }},
 };
 
-// Of two TCP addresses.
+// Returns whether two TCP addresses have different ports.
 bool IsOfAnotherPort(std::string_view listened, std::string_view advertised) {
   constexpr std::string_view kTcp = "tcp://";
   if (!listened.starts_with(kTcp) || !advertised.starts_with(kTcp)) return false;
   return listened.substr(listened.rfind(':')) != advertised.substr(advertised.rfind(':'));
 }
 
-// A reply that acknowledges an init has neither payload nor flag.
+// Returns whether a frame is the result of a round. A reply that acknowledges an init has neither
+// payload nor flag.
 bool IsResult(const Frame& frame) {
   return frame.header.type == FrameType::kReply &&
          (!frame.payload.empty() || frame.header.flags != 0);
@@ -202,6 +203,10 @@ Server::Server(const Options& options, Registry* telemetry, ControlPlane* contro
       quality_{.options = options.quality, .what = "reply", .table = {}} {}
 
 Server::~Server() {
+  // The order lets nothing run on a member that is already destroyed: first the readers of the
+  // metrics end, then the callbacks of the control plane, then the transport's, which post to
+  // shards. The shards come last, and what their last pieces of work have sent is ended by another
+  // Join.
   metrics_.clear();
   Stop();
   control_->Close();
@@ -209,7 +214,7 @@ Server::~Server() {
   transport_->Close();
   transport_->Join();
   shards_.clear();
-  transport_->Join();  // and so has ended what they still sent
+  transport_->Join();  // ends what the shards still sent
 }
 
 absl::Status Server::Start() {
@@ -218,6 +223,7 @@ absl::Status Server::Start() {
   JoinRequest join = options_.join;
   join.role = Role::kServer;
   BDN_ASSIGN_OR_RETURN(join.endpoints, transport_->Listen(options_.listen));
+  // Before the join, which shows the endpoints to all nodes.
   if (!options_.advertise.empty()) Advertise(options_.advertise, &join.endpoints);
   join.public_key = transport_->public_key();
   if (const Endpoint* const network = NetworkEndpoint(join.endpoints); network != nullptr) {
@@ -233,7 +239,8 @@ absl::Status Server::Start() {
   }
   if (options_.on_listening != nullptr) options_.on_listening();
   BDN_ASSIGN_OR_RETURN(const JoinResult joined, control_->Join(join, options_.join_timeout));
-  // A connection of each worker; a transport without a key never leaves the process.
+  // The server needs a descriptor for a connection of each worker. A transport without a key never
+  // leaves the process, and needs none.
   if (!join.public_key.empty()) {
     BDN_RETURN_IF_ERROR(
         CheckDescriptors(static_cast<uint64_t>(joined.config.num_workers), "this server"));
@@ -258,6 +265,8 @@ absl::Status Server::Start() {
     shard_map_ = ShardMap(shards_.size());
     sessions_ = std::make_unique<SessionTable>(joined.config.job_id, joined.data_secret);
   }
+  // Before Watch, so that this call runs beside no callback of the control plane. The first
+  // catalogue's costs need the number of workers that it sets.
   OnMembership(joined.membership);
   control_->Watch({
       .on_membership = [this](auto membership) { OnMembership(std::move(membership)); },
@@ -266,6 +275,7 @@ absl::Status Server::Start() {
       .on_failure = [this](const absl::Status& status) { Finish(status); },
       .on_finished = [this] { Finish(absl::OkStatus()); },
   });
+  // Only now, as the metrics read members that are constant from here on.
   AddMetrics();
   LogInfo("server %d of job '%s' is ready (node %d)", joined.rank, joined.config.job_id,
           joined.node);
@@ -295,6 +305,7 @@ void Server::OnFrame(ConnectionId from, Frame frame) {
     Own(&frame);
     return OnHello(from, frame);
   }
+  // Taken before the lock, so that the time of waiting for it counts as time in the queue.
   const StageSpan came(stages_.get());
   absl::StatusOr<NodeId> sender;
   ShardMap::Place place;
@@ -311,18 +322,22 @@ void Server::OnFrame(ConnectionId from, Frame frame) {
       sessions_->OnHeard(from);
     }
     if (sender.ok() && frame.header.type == FrameType::kPush) {
+      // Before the push is posted: it is to be handled with the priority that it brings.
       shard_map_.NotePush(frame.header.key, frame.header.step, frame.header.priority);
     }
     place = shard_map_.PlaceOf(frame.header.key);
   }
   if (!sender.ok()) return Refuse(from, frame.header, sender.status());
   const uint64_t bytes = waiting_.Add(*sender, frame);
+  // Dropped without an answer, as if the network had lost it: its worker probes, and sends it
+  // again.
   if (bytes == 0) return;
   shards_[place.shard]->Post(
       [this, bytes, sender = *sender, frame = std::move(frame), came](auto& owner) mutable {
         waiting_.Remove(sender, bytes);
         if (frame.header.type == FrameType::kPush) came.End(Stage::kQueue, frame.payload.size());
-        // Whatever else has a payload keeps it, or reads it more than once.
+        // A push's payload may stay lent, as DenseKey::CheckPush decides. Other payloads are kept,
+        // or read more than once, so the shard needs a copy that no peer can change.
         if (frame.header.type != FrameType::kPush) Own(&frame);
         return owner.OnFrame(sender, frame);
       },
@@ -331,7 +346,8 @@ void Server::OnFrame(ConnectionId from, Frame frame) {
 
 void Server::OnHello(ConnectionId from, const Frame& frame) {
   const PublicKey key = transport_->KeyOf(from);
-  // A connection that has gone since has no key any more that its hello could be held against.
+  // If the connection has gone since, no public key is left against which its hello could be
+  // checked.
   if (key.empty() && transport_->security() != LinkSecurity::kOpen) return;
   absl::Status status = CheckPayload(frame);
   const absl::StatusOr<Hello> hello = DecodeHello(frame.payload.span());
@@ -339,7 +355,7 @@ void Server::OnHello(ConnectionId from, const Frame& frame) {
   NodeId self;
   {
     MutexLock lock(&mu_);
-    if (sessions_ == nullptr) return;  // as above
+    if (sessions_ == nullptr) return;  // as in OnFrame
     self = node_;
     if (status.ok()) status = sessions_->OnHello(from, key, *hello);
   }
@@ -376,6 +392,7 @@ void Server::SendTo(NodeId node, Frame frame) {
   if (frame.header.type == FrameType::kReply) ReportProgress(frame.header.step);
   // A node without a connection asks again when it has one.
   if (!connection.ok()) return;
+  // Only results are long and of a priority; short answers need not queue behind them.
   if (IsResult(frame)) return replies_.Send(*connection, priority, std::move(frame));
   transport_->Send(*connection, std::move(frame), [](const absl::Status&) {});
 }
@@ -404,7 +421,8 @@ void Server::OnMembership(std::shared_ptr<const Membership> membership) {
     admission.secret = data_secret_;
   }
   for (const NodeInfo& worker : membership->workers) admission.keys.push_back(worker.public_key);
-  // Once all have left, what is still on its way to them may arrive.
+  // Once all workers have left, the list is empty, and admitting nobody would cut connections on
+  // which the last replies are still under way.
   if (!admission.keys.empty()) transport_->Admit(std::move(admission));
   for (const auto& shard : shards_) {
     shard->Post([membership](ServerShard& owner) {
@@ -418,6 +436,8 @@ void Server::OnCatalogue(const CatalogueDelta& delta) {
   const uint32_t version = delta.version.catalogue;
   if (absl::Status status = TakeDelta(delta); !status.ok()) {
     LogError("catalogue version %d: %s", version, status.message());
+    // A server that cannot hold its keys would leave all workers waiting: it ends the job with the
+    // reason.
     (void)control_->Leave(status, absl::ZeroDuration());
     return Finish(status);
   }
@@ -426,6 +446,7 @@ void Server::OnCatalogue(const CatalogueDelta& delta) {
 }
 
 void Server::OnLeaving(const std::vector<Rank>& ranks) {
+  // SetLeaving replaces a shard's list, so each shard gets the whole set.
   leaving_.insert(ranks.begin(), ranks.end());
   const std::vector<Rank> all(leaving_.begin(), leaving_.end());
   for (const auto& shard : shards_) {
@@ -447,6 +468,7 @@ absl::Status Server::TakeDelta(const CatalogueDelta& delta) {
     const uint32_t first = entry.segments.at(0).tensor - delta.first_tensor;
     BDN_ASSIGN_OR_RETURN(own.emplace_back(), MakeKeyPlan(entry, delta.tensors.at(first).name));
   }
+  // All checks come before the first change. Reserve is the last check, because it counts the keys.
   for (const auto& plan : own) BDN_RETURN_IF_ERROR(CheckFrame(*plan));
   BDN_RETURN_IF_ERROR(Reserve(own));
   for (const auto& plan : own) MemoryReserve::ExpectMessage(plan->MaxPayloadBytes());
@@ -463,14 +485,16 @@ absl::Status Server::TakeDelta(const CatalogueDelta& delta) {
       shard_map_.Remove(key);
     }
   }
+  // Blocks until the shards have the keys: the acknowledgement that follows lets workers push them.
   GiveToShards(delta.version.catalogue, news);
   if (delta.retired.empty()) return absl::OkStatus();
   for (const Key key : delta.retired) {
     const auto cost = costs_.extract(key);
     if (!cost.empty()) declared_bytes_ -= cost.mapped();
   }
-  // For the next heartbeat, as nothing may be exchanged until then. What a shard holds is counted behind
-  // the work that changes it.
+  // Reported now for the next heartbeat, because no exchange may follow that would report it. A
+  // shard counts its bytes after each piece of work, so an empty piece of work behind the others
+  // makes sure that they are counted.
   OnAllShards([](size_t, ServerShard&) { return Sends(); });
   ReportProgress(0);
   return absl::OkStatus();
@@ -489,6 +513,8 @@ absl::Status Server::Reserve(const Plans& plans) {
   uint64_t more = 0;
   std::vector<uint64_t> costs;
   for (const auto& plan : plans) {
+    // Costs depend on the number of workers, so they are kept as they were counted, to be
+    // subtracted when a key is retired.
     more += costs.emplace_back(plan->CostFor(num_workers_).in_order());
   }
   if (more > options_.max_bytes - std::min(options_.max_bytes, declared_bytes_)) {
@@ -521,6 +547,8 @@ void Server::OnAllShards(const std::function<Sends(size_t, ServerShard&)>& work)
   for (size_t i = 0; i < shards_.size(); ++i) {
     shards_[i]->Post([&, i](ServerShard& owner) {
       Sends sends = work(i, owner);
+      // Signalled under the lock: `mu` and `all_done` are on the caller's stack, and are gone once
+      // it wakes.
       MutexLock lock(&mu);
       if (--pending == 0) all_done.Signal();
       return sends;

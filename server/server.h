@@ -31,31 +31,36 @@
 
 namespace bdn {
 
-// The server process without its main(): shards on threads of their own, fed by a transport and
-// told what to hold by a control plane. Thread-safe.
+// A server without its main(): shards on threads of their own, which get frames from a transport
+// and learn from a control plane which keys to hold. Thread-safe.
 class Server {
  public:
   struct Options {
     std::string listen = "tcp://127.0.0.1:0";
-    std::string advertise;  // what workers connect to; empty: what listen came to
+    // The address that workers connect to; empty: the one that `listen` was bound to.
+    std::string advertise;
     int num_shards = 1;
-    JoinRequest join;         // role, endpoints and key are filled in
+    JoinRequest join;         // role, endpoints and public key are filled in
     Credentials credentials;  // shown to the scheduler
     absl::Duration join_timeout = absl::Minutes(2);
-    // For keys: what they cost in rank order (link/key_cost.h), checked when they are
-    // declared, and what is held of them at any time.
+    // Limits the bytes for keys. A declaration is refused if the keys' costs, with pushes in rank
+    // order (link/key_cost.h), exceed it; a push that must wait for lower ranks' fails its round if
+    // the bytes held would exceed it.
     uint64_t max_bytes = UINT64_MAX;
-    uint64_t max_bytes_waiting = UINT64_MAX;                   // for the shards, of one worker
-    uint64_t max_frame_bytes = kMaxPayloadBytes;               // what the transport lets through
-    uint64_t max_bytes_in_flight = uint64_t{16} << 20;         // of replies, to one worker
-    const StageClock* stage_clock = MachineStageClock(false);  // borrowed; null: none are counted
+    uint64_t max_bytes_waiting = UINT64_MAX;  // of one worker's frames that wait for a shard
+    // The longest payload that the transport lets through.
+    uint64_t max_frame_bytes = kMaxPayloadBytes;
+    // The most bytes of replies to one worker that the transport is given at a time.
+    uint64_t max_bytes_in_flight = uint64_t{16} << 20;
+    // Borrowed; null: no stage times are counted.
+    const StageClock* stage_clock = MachineStageClock(false);
     QualityOptions quality;
-    std::function<void()> on_listening;  // inside Start, before it joins; may be null
+    std::function<void()> on_listening;  // called inside Start, before the join; may be null
   };
   struct Stats {
     ShardStats shards;
     HeldBytes held;
-    uint64_t most_held = 0;  // the sum of what each shard held at its most
+    uint64_t most_held = 0;  // the sum of the most that each shard ever held
     BufferPool::Stats pool;
     TransportStats transport;
     uint64_t frames_unauthenticated = 0;
@@ -64,18 +69,19 @@ class Server {
     StageCounts stages;
   };
 
-  // All are borrowed and outlive the server, which reports to `telemetry` while it serves.
+  // All pointers are borrowed and outlive the server, which reports to `telemetry` while it serves.
   Server(const Options& options, Registry* telemetry, ControlPlane* control, Transport* transport);
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  // Listens, joins, waits until all nodes have joined, serves. Once.
+  // Listens, joins, waits until all nodes have joined, and begins to serve. Blocks meanwhile. To be
+  // called once.
   absl::Status Start();
-  // Waits until the job is over: OK when all workers left in peace or Stop() was called, else why
-  // it failed.
+  // Waits until the job is over. OK when all workers have left regularly or Stop() was called, else
+  // the reason why the job failed.
   absl::Status Wait();
-  // Ends Wait(). Async-signal-unsafe; any thread.
+  // Ends Wait(), from any thread. Not async-signal-safe.
   void Stop();
 
   // REQUIRES: Start has returned.
@@ -84,35 +90,36 @@ class Server {
  private:
   using Plans = std::vector<std::shared_ptr<const KeyPlan>>;
 
-  // Of the transport.
+  // Callbacks of the transport, on its threads.
   void OnFrame(ConnectionId from, Frame frame);
   void OnHello(ConnectionId from, const Frame& frame);
   void OnGone(ConnectionId connection);
   void Refuse(ConnectionId to, const FrameHeader& request, const absl::Status& status);
 
-  // Of the shards, on their threads. A node without a connection gets nothing.
+  // Called by shards, on their threads. SendTo drops a frame to a node that has no connection.
   void SendTo(NodeId node, Frame frame);
   void ReportProgress(Step step);
 
-  // Of the control plane.
+  // Callbacks of the control plane, on its thread.
   void OnMembership(std::shared_ptr<const Membership> membership);
   void OnCatalogue(const CatalogueDelta& delta);
   void OnLeaving(const std::vector<Rank>& ranks);
-  // Takes those of the keys that are placed here and new, and forgets those that are retired. After an error
-  // it has done neither.
+  // Adds the new keys that are placed on this server, and forgets those that are retired. After an
+  // error nothing has changed.
   absl::Status TakeDelta(const CatalogueDelta& delta);
-  // Whether the key's frames get through.
+  // ResourceExhausted: the transport's limit is below the longest frame of the key.
   absl::Status CheckFrame(const KeyPlan& plan) const;
-  // ResourceExhausted names the limit and what more keys would cost.
+  // Counts the cost of new keys. ResourceExhausted names the limit and the cost; then nothing has
+  // changed.
   absl::Status Reserve(const Plans& plans);
-  // What a shard gains and loses by a version of the catalogue.
+  // The keys that one shard gains and loses by a version of the catalogue.
   struct ShardNews {
     Plans added;
     std::vector<Key> retired;
   };
-  // Returns when every shard has its keys: then frames about them are answered.
+  // Returns when every shard has its keys: from then on frames about them are answered.
   void GiveToShards(uint32_t catalogue_version, const std::vector<ShardNews>& news);
-  // Returns when every shard, by its place, has done the work.
+  // Runs `work` on each shard's thread, with the shard's index, and returns when all have finished.
   void OnAllShards(const std::function<Sends(size_t, ServerShard&)>& work);
   void Finish(const absl::Status& status);
   void AddMetrics();
@@ -121,17 +128,17 @@ class Server {
   Registry* const telemetry_;
   ControlPlane* const control_;
   Transport* const transport_;
-  const std::unique_ptr<StageTimes> stages_;  // null: none are counted
+  const std::unique_ptr<StageTimes> stages_;  // null: no stage times are counted
   BufferPool pool_;
   MemoryBudget budget_;
   WaitingFrames waiting_;
   ReplyQueue replies_;
-  QualityWatch quality_;                              // outlives shards_
-  std::unique_ptr<RankWaits> waits_;                  // const once shards_ are there
-  std::vector<std::unique_ptr<ShardRunner>> shards_;  // const once sessions_ is there
+  QualityWatch quality_;                              // outlives shards_, which use it
+  std::unique_ptr<RankWaits> waits_;                  // const once shards_ is filled
+  std::vector<std::unique_ptr<ShardRunner>> shards_;  // const once sessions_ is set
 
-  // Of the control plane's thread.
-  uint64_t declared_bytes_ = 0;  // the cost of all keys that are here
+  // Used by the control plane's thread alone, and before its callbacks begin.
+  uint64_t declared_bytes_ = 0;  // the cost of all keys of this server
   absl::flat_hash_map<Key, uint64_t> costs_;
   size_t num_workers_ = 0;
   std::set<Rank> leaving_;
@@ -147,10 +154,10 @@ class Server {
   uint64_t frames_unauthenticated_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t frames_forged_ ABSL_GUARDED_BY(mu_) = 0;
   Step highest_step_ ABSL_GUARDED_BY(mu_) = 0;
-  uint64_t ended_steps_ ABSL_GUARDED_BY(mu_) = 0;  // how often it rose
+  uint64_t ended_steps_ ABSL_GUARDED_BY(mu_) = 0;  // how often highest_step_ rose
   const SteadyClock log_clock_;
   LimitedLog refusals_log_{&log_clock_};
-  // They go first: they read all of the above.
+  // Declared last, so destroyed first: they read the members above.
   std::vector<std::unique_ptr<Registry::Source>> metrics_;
 };
 

@@ -24,8 +24,8 @@ absl::StatusOr<ServerOptions> ReadServerOptions(const Config& config) {
   options.scheduler = config.Text("scheduler");
   if (options.scheduler.empty()) {
     return InvalidArgument(
-        "setting scheduler is missing: give --scheduler HOST:PORT, as "
-        "bandoneon-scheduler printed it");
+        "setting scheduler is missing: give --scheduler HOST:PORT, as bandoneon-scheduler printed "
+        "it");
   }
   options.health_listen = config.Text("health-listen");
   options.metrics_listen = config.Text("metrics-listen");
@@ -42,15 +42,15 @@ absl::StatusOr<ServerOptions> ReadServerOptions(const Config& config) {
   if (IsWildcardAddress(options.server.listen) && options.server.advertise.empty()) {
     const std::string port = PortOf(options.server.listen);
     return InvalidArgument(
-        "listen is %s, which workers cannot connect to: %sset advertise to the address that they can, "
-        "e.g. --advertise tcp://10.0.0.2:%s",
+        "listen is %s, which workers cannot connect to: %sset advertise to the address that they "
+        "can, e.g. --advertise tcp://10.0.0.2:%s",
         options.server.listen, port == "0" ? "choose a port, and " : "",
         port == "0" ? "PORT" : port);
   }
   if (IsWildcardAddress(options.server.advertise)) {
     return InvalidArgument(
-        "advertise is %s, which workers cannot connect to: expected the address "
-        "of this host, e.g. tcp://10.0.0.2:7100",
+        "advertise is %s, which workers cannot connect to: expected the address of this host, e.g. "
+        "tcp://10.0.0.2:7100",
         options.server.advertise);
   }
   options.server.join.host = HostAndPid();
@@ -60,7 +60,7 @@ absl::StatusOr<ServerOptions> ReadServerOptions(const Config& config) {
   options.server.num_shards =
       shards > 0 ? static_cast<int>(shards) : std::clamp(processors / 2, 1, 8);
   BDN_ASSIGN_OR_RETURN(options.server.join_timeout, config.Duration("join-timeout"));
-  // The next job begins when its workers come.
+  // The next job begins when its workers come, at any time.
   if (!options.exit_when_done) options.server.join_timeout = absl::InfiniteDuration();
   BDN_ASSIGN_OR_RETURN(options.transport, ReadListenerOptions(config, nullptr));
   options.server.max_bytes_waiting = options.transport.max_bytes_queued;
@@ -74,7 +74,8 @@ absl::StatusOr<ServerOptions> ReadServerOptions(const Config& config) {
   }
   BDN_ASSIGN_OR_RETURN(options.server.stage_clock, ParseStageTimes(config.Text("stage-times")));
   BDN_ASSIGN_OR_RETURN(options.server.quality, ReadQualityOptions(config));
-  // What is advertised is reached some other way than by the address listened at.
+  // An advertised address is reached over another way than the address listened at, which may cross
+  // a network, so links are encrypted unless a setting says otherwise.
   if (!options.transport.security.has_value() && !options.server.advertise.empty()) {
     options.transport.security = LinkSecurity::kEncrypted;
   }

@@ -11,7 +11,7 @@
 
 namespace bdn {
 
-// The daemon's settings, checked.
+// The settings of the server daemon, checked.
 struct ServerOptions {
   Server::Options server;
   std::string scheduler;       // host:port
@@ -20,11 +20,12 @@ struct ServerOptions {
   std::string metrics_file;    // empty: none
   bool exit_when_done = true;
   absl::Duration drain_timeout;
-  TransportOptions transport;  // without its clock
+  TransportOptions transport;  // without its clock, which the daemon sets
   LogLevel log_level = LogLevel::kInfo;
 };
 
-// `config` is of ServerSettings(). InvalidArgument names the setting that is wrong or missing.
+// Reads the settings. `config` was made from ServerSettings(). InvalidArgument names the setting
+// that is wrong or missing.
 absl::StatusOr<ServerOptions> ReadServerOptions(const Config& config);
 
 }  // namespace bdn

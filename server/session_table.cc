@@ -7,6 +7,7 @@ namespace bdn {
 
 absl::Status SessionTable::OnHello(ConnectionId connection, const PublicKey& key,
                                    const Hello& hello) {
+  // The job and the secret first: a stranger must not learn which nodes there are.
   if (hello.job_id != job_id_) {
     return PermissionDenied("this server is not of job '%s', of which node %d called", hello.job_id,
                             hello.node);
@@ -37,6 +38,7 @@ absl::Status SessionTable::OnHello(ConnectionId connection, const PublicKey& key
 
 void SessionTable::OnHeard(ConnectionId connection) {
   std::vector<ConnectionId>& connections = connections_[nodes_.at(connection)];
+  // The usual case, which costs no change of the list.
   if (connections.back() == connection) return;
   std::erase(connections, connection);
   connections.push_back(connection);

@@ -16,11 +16,11 @@
 
 namespace bdn {
 
-// Which node a connection belongs to, and where a node's replies go now: on the connection on which
-// it was heard last. A state machine; not thread-safe.
+// A table of the node that each connection belongs to, and of the connection on which each node's
+// replies go: the one on which the node was heard last. A state machine; not thread-safe.
 class SessionTable {
  public:
-  // `secret`: what JoinReply gave to the nodes of this job.
+  // `secret` is the data secret that JoinReply gave to the nodes of this job.
   SessionTable(std::string job_id, std::string secret)
       : job_id_(std::move(job_id)), secret_(std::move(secret)) {}
 
@@ -28,21 +28,23 @@ class SessionTable {
     membership_ = std::move(membership);
   }
 
-  // Takes in a hello on a connection of `key`, as the transport has verified; none where it does not
-  // ask. A repeat is fine. PermissionDenied for another job, a wrong secret, a node that is no
-  // worker of the membership or has another key, and a connection of another node: the error says
-  // nothing that the hello did not. Unavailable when no membership is known yet.
+  // Takes a hello on a connection. `key` is the public key that the transport has verified for the
+  // connection; empty if the transport verifies none. A repeat is fine. PermissionDenied: the hello
+  // is of another job, has a wrong secret, is of a node that is no worker of the membership or has
+  // another public key, or the connection belongs to another node; the error reveals nothing that
+  // hellos on this connection did not say. Unavailable: no membership is known yet.
   absl::Status OnHello(ConnectionId connection, const PublicKey& key, const Hello& hello);
-  // A frame of the node that the connection belongs to has come on it.
+  // Notes that a frame has come on a connection that has said hello.
   void OnHeard(ConnectionId connection);
-  // It never comes back.
+  // Forgets a connection that is gone for good.
   void Forget(ConnectionId connection);
 
-  // The node that said hello on `connection`. Unauthenticated: nobody did.
+  // Returns the node that said hello on `connection`. Unauthenticated: none did.
   absl::StatusOr<NodeId> NodeOf(ConnectionId connection) const;
-  // NotFound: it has said hello on none that is left.
+  // Returns the connection for a node's replies. NotFound: no connection is left on which it said
+  // hello.
   absl::StatusOr<ConnectionId> ConnectionOf(NodeId node) const;
-  // Connections that said hello and are not gone.
+  // Returns the number of connections that have said hello and are not gone.
   size_t size() const { return nodes_.size(); }
 
  private:
@@ -50,7 +52,7 @@ class SessionTable {
   const std::string secret_;
   std::shared_ptr<const Membership> membership_;
   absl::flat_hash_map<ConnectionId, NodeId> nodes_;
-  // Of each node, the one it was heard on last at the end.
+  // Each node's connections, with the one on which it was heard last at the end.
   absl::flat_hash_map<NodeId, std::vector<ConnectionId>> connections_;
 };
 

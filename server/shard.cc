@@ -10,8 +10,10 @@ namespace bdn {
 void ServerShard::SetMembership(std::shared_ptr<const Membership> membership) {
   if (membership->epoch <= context_.membership->epoch) return;
   context_.SetMembership(std::move(membership));
-  context_.leaving.clear();  // What they had pushed to open rounds they send again.
+  context_.leaving.clear();  // they push again what they had pushed to open rounds
   for (auto& [key, state] : keys_) {
+    // The rounds close without an answer: a worker's probe is answered with the missing ranks, its
+    // own among them, and it sends its push again under the new epoch.
     (void)Counted(&state, [&, &state = state] {
       state.dense.round.Close();
       if (state.plan->entry.kind == KeyKind::kBroadcast) {
@@ -25,6 +27,7 @@ void ServerShard::SetMembership(std::shared_ptr<const Membership> membership) {
 template <typename Change>
 Sends ServerShard::Counted(KeyState* state, const Change& change) {
   const uint64_t before = held_.total();
+  // Subtracting and adding one key's bytes keeps the sum right without a pass over all keys.
   held_ -= HeldBy(*state);
   Sends sends = change();
   held_ += HeldBy(*state);
@@ -48,6 +51,7 @@ Sends ServerShard::SetLeaving(std::vector<Rank> ranks) {
 
 void ServerShard::AddKey(std::shared_ptr<const KeyPlan> plan) {
   KeyState& state = keys_[plan->entry.key];
+  // The catalogue may tell of a key again; its state must survive that.
   if (state.plan != nullptr) return;
   if (plan->entry.kind == KeyKind::kDense) {
     state.dense.parts = MakeStateParts(*plan);
@@ -67,6 +71,7 @@ Sends ServerShard::RemoveKey(Key key) {
     if (plan->entry.kind == KeyKind::kDense) {
       told = DenseKey(*plan, &state->dense, &context_).OnRetired();
     }
+    // Inside Counted, so that the key's bytes are subtracted.
     *state = {};
     return told;
   });
@@ -82,11 +87,14 @@ const KeyState* ServerShard::Find(Key key) const {
 Sends ServerShard::OnFrame(NodeId from, const Frame& frame) {
   const FrameHeader& header = frame.header;
   if (header.sender != from) {
-    ++context_.stats.refused;  // a forged sender gets no answer: it would reach the node it names
+    // A forged sender gets no answer, because that would reach the node that it names.
+    ++context_.stats.refused;
     return {};
   }
   const auto found = keys_.find(header.key);
   if (found == keys_.end()) {
+    // A worker may know a new catalogue before this server does: then it is to try again. Otherwise
+    // the key will never be here.
     const bool is_ahead = header.catalogue_version > context_.catalogue_version;
     return context_.Refuse(
         from, header,

@@ -14,38 +14,39 @@
 
 namespace bdn {
 
-// A server's part for some of its keys: a frame in, the frames out that it calls for. Knows who
-// takes part, and hands each frame to the protocol of its key: DenseKey or BroadcastKey. No
-// thread, clock or socket; not thread-safe: owned by one shard thread. Copying copies all state
-// (buffers are shared, immutable), which is what the explicit-state tests rest on.
+// The part of a server that answers for some of its keys: a frame goes in, and the frames that it
+// causes come out. It knows the roster, and hands each frame to the protocol of its key: DenseKey
+// or BroadcastKey. Without thread, clock or socket; not thread-safe: owned by one shard thread. A
+// copy copies all state (buffers are shared and immutable), which the explicit-state tests rely on.
 class ServerShard {
  public:
   explicit ServerShard(const ShardOptions& options) : context_{.options = options} {}
 
-  // A new roster. Open rounds start over: their contributors learn from a probe that they are
+  // Sets a new roster. Open rounds start over: their contributors learn from a probe that they are
   // missing and send the same bytes again. Ignored unless its epoch is newer.
   void SetMembership(std::shared_ptr<const Membership> membership);
 
-  // Workers that are leaving while others are not: what they have not pushed they never will.
-  // What needs it fails, and changes nothing.
+  // Sets the workers that are leaving while others are not. They push no more, so a round that
+  // needs them fails, without a change of the key's state.
   Sends SetLeaving(std::vector<Rank> ranks);
 
   // Adds a key; one that exists stays as it is.
   void AddKey(std::shared_ptr<const KeyPlan> plan);
-  // All workers are done with it: forgets the key, if it is here, and tells who waits for its open round.
+  // Forgets a key that all workers are done with, if it is here; returns the errors that tell
+  // workers that its open round has failed.
   Sends RemoveKey(Key key);
-  // Frames may name this catalogue version from now on.
+  // Sets the catalogue version up to which this shard knows its keys.
   void SetCatalogueVersion(uint32_t version) { context_.catalogue_version = version; }
 
-  // One frame from the node that its connection belongs to. Everything is checked before anything
-  // changes; what is wrong is answered with an error frame.
+  // Handles one frame from the node that its connection belongs to. Everything is checked before
+  // anything changes; a frame that is wrong is answered with an error frame.
   Sends OnFrame(NodeId from, const Frame& frame);
 
   const ShardStats& stats() const { return context_.stats; }
-  // What its keys hold now, and the most that they ever held at once.
+  // Return the bytes that its keys hold now, and the most that they ever held at once.
   const HeldBytes& held() const { return held_; }
   uint64_t most_held() const { return most_held_; }
-  // Null when the key is not here. For tests and snapshots.
+  // Returns a key's state, or null when the key is not here. For tests and snapshots.
   const KeyState* Find(Key key) const;
 
  private:
@@ -53,7 +54,7 @@ class ServerShard {
   Sends OnBroadcastFrame(NodeId from, const Frame& frame, KeyState* state);
   Sends RefuseType(NodeId from, const FrameHeader& header, const KeyPlan& plan);
 
-  // Runs `change` on a key's state, and counts what that holds before and after.
+  // Runs `change` on a key's state, and counts the bytes that the key holds before and after.
   template <typename Change>
   Sends Counted(KeyState* state, const Change& change);
 

@@ -19,19 +19,20 @@
 
 namespace bdn {
 
-// Of a fetch: no payload, or a digest that came whole.
+// OK if the fetch has no payload, or an intact digest.
 absl::Status CheckDigest(const Frame& fetch);
 
+// The counters of a shard; `+=` adds up those of several.
 struct ShardStats {
-  uint64_t pushes = 0;  // that were added to a round
-  uint64_t rounds = 0;  // closed with a result
+  uint64_t pushes = 0;  // pushes that were added to a round
+  uint64_t rounds = 0;  // rounds closed with a result
   uint64_t rounds_nonfinite = 0;
   uint64_t rounds_failed = 0;
-  uint64_t duplicates = 0;      // pushes of an open round that were there already
-  uint64_t cached_replies = 0;  // answers for a closed step
+  uint64_t duplicates = 0;      // pushes that were in their open round already
+  uint64_t cached_replies = 0;  // requests about a closed step, answered from memory
   uint64_t probes = 0;
   uint64_t refused = 0;  // frames answered with an error
-  // Of payloads, and of the float32 that they stand for.
+  // Bytes of payloads, and of the float32 values that they stand for.
   uint64_t bytes_pushed = 0;
   uint64_t bytes_pushed_plain = 0;
   uint64_t bytes_replied = 0;
@@ -40,54 +41,56 @@ struct ShardStats {
   ShardStats& operator+=(const ShardStats& other);
 };
 
-// A waiting frame names so many ranks, and the asker's: a job of thousands needs no longer list.
+// The most ranks that a waiting frame names, besides the asker's: in a job of thousands of workers
+// nobody needs a longer list.
 inline constexpr size_t kMostRanksTold = 64;
 
-// A frame for a node, and those that a call made, to be sent in this order.
+// A frame for a node. Sends are the frames that one call causes, to be sent in this order.
 struct Outgoing {
   NodeId to = 0;
   Frame frame;
 };
 using Sends = std::vector<Outgoing>;
 
-// The settings of a shard and what it borrows, the same from its beginning to its end.
+// The settings of a shard and the objects that it borrows, constant for its whole life.
 struct ShardOptions {
   NodeId self = 0;
   uint64_t run_seed = 0;
   BufferPool* pool = nullptr;       // borrowed; null: the heap
   MemoryBudget* budget = nullptr;   // borrowed; null: without a limit
-  StageTimes* stages = nullptr;     // borrowed; null: none are counted
-  RankWaits* waits = nullptr;       // as well, and with stages alone
+  StageTimes* stages = nullptr;     // borrowed; null: no stage times are counted
+  RankWaits* waits = nullptr;       // borrowed, used only with stages; null: not counted
   QualityWatch* quality = nullptr;  // borrowed; null: links are not watched
-  std::function<bool()> needs_checksums = [] { return true; };  // replies, now
+  // Returns whether replies made now need a checksum.
+  std::function<bool()> needs_checksums = [] { return true; };
 };
 
-// The facts that all keys of a shard share: its options, who takes part, and how answers are made. A
-// value, copyable.
+// The facts that all keys of a shard share: its options, the roster, and the making of answers. A
+// value; not thread-safe: owned by the shard.
 struct ShardContext {
   ShardOptions options;
 
   std::shared_ptr<const Membership> membership = std::make_shared<const Membership>();
-  absl::flat_hash_map<NodeId, Rank> ranks;  // of its workers; SetMembership
-  std::vector<Rank> leaving;                // workers that push no more; SetLeaving
+  absl::flat_hash_map<NodeId, Rank> ranks;  // of the membership's workers
+  std::vector<Rank> leaving;                // workers that push no more, as ServerShard::SetLeaving
   uint32_t catalogue_version = 0;
   ShardStats stats;
-  std::vector<double> scratch;  // of the sum; one for all keys, so that it stays in cache
+  std::vector<double> scratch;  // for sums; one for all keys, so that it stays in the cache
 
   void SetMembership(std::shared_ptr<const Membership> next);
   size_t roster_size() const { return membership->workers.size(); }
-  // The rank of the worker that sent a frame of `epoch`. FailedPrecondition, Unavailable: the epoch
-  // is over, or not known yet; PermissionDenied: no worker of it.
+  // Returns the rank of the worker that sent a frame of `epoch`. FailedPrecondition: the epoch is
+  // over. Unavailable: it is not known here yet. PermissionDenied: the node is no worker of it.
   absl::StatusOr<Rank> RankOf(NodeId from, Epoch epoch) const;
 
-  // The header of an answer by this server.
+  // Returns the header of this server's answer to a request.
   FrameHeader AnswerHeader(const FrameHeader& request, FrameType type) const;
   Frame ErrorFrame(const FrameHeader& request, const absl::Status& status) const;
 
   Sends ToAllWorkers(const Frame& frame) const;
-  // An error to the asker alone, counted.
+  // Returns an error frame for the asker alone, and counts it.
   Sends Refuse(NodeId to, const FrameHeader& request, const absl::Status& status);
-  // Says that the answer is not there yet, for want of these ranks.
+  // Returns a frame that says that the answer must wait for these ranks.
   Sends Defer(NodeId to, const FrameHeader& request, const std::vector<Rank>& missing) const;
 };
 

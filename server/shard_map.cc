@@ -23,6 +23,7 @@ void ShardMap::NotePush(Key key, Step step, int32_t priority) {
   const auto found = places_.find(key);
   if (found == places_.end()) return;
   Place& place = found->second;
+  // A push of another step begins anew, so that a key's priority can also fall.
   place.priority = place.pushed == step ? std::max(place.priority, priority) : priority;
   place.pushed = step;
 }

@@ -53,15 +53,18 @@ void ShardRunner::Run() {
     {
       MutexLock lock(&mu_);
       while (queue_.empty() && !stopping_) wake_.Wait(&mu_);
+      // Without the rest of the queue, which would only be sent into a transport that is closing.
       if (stopping_) return;
       std::pop_heap(queue_.begin(), queue_.end(), IsLessUrgent);
       work = std::move(queue_.back().work);
       queue_.pop_back();
     }
     Sends sends = work(shard_);
-    work = nullptr;  // a frame's payload goes back before the wait
+    work = nullptr;  // frees the frame's payload before the wait
     {
       MutexLock lock(&mu_);
+      // Copied under the lock before the sends, so that a reader that has seen a reply sees it
+      // counted.
       stats_ = shard_.stats();
       held_ = shard_.held();
       most_held_ = shard_.most_held();

@@ -12,23 +12,23 @@
 
 namespace bdn {
 
-// One thread that owns one ServerShard and runs what is posted, the most urgent first and among
-// equals in order, under a FloatGuard, and sends what that returns. Blocks while there is nothing.
-// Thread-safe.
+// A thread that owns one ServerShard. It runs posted work under a FloatGuard, the most urgent first
+// and equally urgent work in the order of posting, and sends the frames that the work returns. It
+// sleeps while nothing is posted. Thread-safe.
 class ShardRunner {
  public:
   using Work = std::function<Sends(ServerShard& shard)>;
-  // Runs on the shard's thread.
+  // Sends one frame; called on the shard's thread.
   using SendFn = std::function<void(NodeId to, Frame frame)>;
 
   ShardRunner(const ShardOptions& options, SendFn send);
-  ~ShardRunner();  // drops what has not begun, waits for what has
+  ~ShardRunner();  // drops work that has not begun, waits for the one that runs
   ShardRunner(const ShardRunner&) = delete;
   ShardRunner& operator=(const ShardRunner&) = delete;
 
-  // Higher goes first. What says no priority goes before all that do.
+  // Queues work. Higher priorities go first; work without a priority goes before all other work.
   void Post(Work work, int64_t priority = std::numeric_limits<int64_t>::max());
-  // As of the last piece of work.
+  // These return the shard's numbers as of the end of the last piece of work.
   ShardStats stats() const;
   HeldBytes held() const;
   uint64_t most_held() const;
@@ -39,7 +39,7 @@ class ShardRunner {
     uint64_t number;
     Work work;
   };
-  // Order of a max-heap.
+  // Orders a heap whose front is the most urgent.
   static bool IsLessUrgent(const Posted& a, const Posted& b) {
     return a.priority != b.priority ? a.priority < b.priority : a.number > b.number;
   }
@@ -50,13 +50,13 @@ class ShardRunner {
   ServerShard shard_;  // owned by thread_
   mutable Mutex mu_;
   CondVar wake_;
-  std::vector<Posted> queue_ ABSL_GUARDED_BY(mu_);  // a heap
+  std::vector<Posted> queue_ ABSL_GUARDED_BY(mu_);  // a heap, ordered by IsLessUrgent
   uint64_t num_posted_ ABSL_GUARDED_BY(mu_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   ShardStats stats_ ABSL_GUARDED_BY(mu_);
   HeldBytes held_ ABSL_GUARDED_BY(mu_);
   uint64_t most_held_ ABSL_GUARDED_BY(mu_) = 0;
-  std::thread thread_;  // last: starts when everything above is there
+  std::thread thread_;  // declared last: it uses the members above
 };
 
 }  // namespace bdn

@@ -10,9 +10,9 @@
 
 namespace bdn {
 
-// float32[n] in a block that a frame may carry as it is. A value: copies share the block, and who
-// changes one that others have gets a block of his own first. Not thread-safe; the other holders of
-// bytes() may be on any thread.
+// An array float32[n] in a block that a frame may carry without a copy. A value: copies share the
+// block, and Mutable copies a shared block before it is changed. Not thread-safe, but other holders
+// of bytes() may be on any thread.
 class SharedFloats {
  public:
   using value_type = float;
@@ -24,15 +24,16 @@ class SharedFloats {
   const float* begin() const { return data(); }
   const float* end() const { return data() + size(); }
   float operator[](size_t i) const { return data()[i]; }
-  // The block, for reading only.
+  // Returns the block, for reading only.
   const Buffer& bytes() const { return block_; }
 
-  // To be written to until the next copy. Copies the block if others have it.
+  // Returns the elements for writing, until the next copy of this object. Copies the block first if
+  // it is shared.
   float* Mutable() {
     if (!block_.IsUnique()) block_ = Buffer::CopyOf(block_.span());
     return reinterpret_cast<float*>(block_.data());
   }
-  // Zeros; no change where it has this size already.
+  // Makes it n zeros, unless it has this size already: then nothing changes.
   void Resize(size_t n) {
     if (n == size()) return;
     block_ = Buffer::Allocate(n * sizeof(float));

@@ -18,14 +18,16 @@ int SlotOf(StatePart moment) {
   return static_cast<int>(moment) - static_cast<int>(StatePart::kMoment0);
 }
 
-// Where a part of a segment lies: in this array of so many times n elements, from `begin`.
+// The position of a part of a segment: an array of `arrays` times n elements, and the first
+// element.
 struct PartPlace {
   std::vector<float> StateParts::*array;
   size_t arrays = 1;
   size_t begin = 0;
 };
 
-// REQUIRES: HasPart, and it is one of floats, but not the weights.
+// Returns the position of a part. REQUIRES: HasPart, and the part is of floats, but not the
+// weights.
 PartPlace PlaceOf(const KeyPlan& plan, const StateParts& parts, StatePart part, size_t segment) {
   const size_t offset = plan.codecs.pull->segment_offset(segment);
   switch (part) {
@@ -39,7 +41,7 @@ PartPlace PlaceOf(const KeyPlan& plan, const StateParts& parts, StatePart part, 
   }
 }
 
-// To be written: the array is sized if it was not used yet.
+// Returns the elements of a part for writing; first sizes the array if it was not used yet.
 std::span<float> FindPart(const KeyPlan& plan, StatePart part, size_t segment, StateParts* parts) {
   const SegmentedCodec& layout = *plan.codecs.pull;
   const size_t n = layout.segment_elements(segment);
@@ -88,6 +90,8 @@ const UpdateRule& RuleOf(const KeyPlan& plan, const StateParts& parts) {
 }
 
 size_t NumMoments(const KeyPlan& plan, const StateParts& parts) {
+  // A rule of the same kind may use fewer moments than the one before (sgd without momentum), whose
+  // moments stay readable for checkpoints.
   const size_t used = parts.moments.size() / std::max<size_t>(1, plan.codecs.pull->num_elements());
   return std::max<size_t>(used, RuleOf(plan, parts).slots());
 }
@@ -108,7 +112,8 @@ bool HasPart(const KeyPlan& plan, const StateParts& parts, StatePart part) {
     case StatePart::kMoment1:
       return plan.rule != nullptr && static_cast<size_t>(SlotOf(part)) < NumMoments(plan, parts);
     case StatePart::kRule:
-      // A worker that follows signs knows the declared rule.
+      // Workers that follow signs compute the step by the declared rule, which they would go on to
+      // use.
       return plan.rule != nullptr && !plan.rule_spec.steps_by_signs();
   }
   return false;
@@ -132,6 +137,7 @@ absl::Status SetPart(const KeyPlan& plan, StatePart part, size_t segment, ByteSp
   DecodeFloats(payload, values);
   if (part == StatePart::kWeights) {
     counts.has_weights = true;
+    // The next delta is made against the replica, which all workers set to these weights.
     if (HasPart(plan, *parts, StatePart::kReplica)) {
       std::copy(values.begin(), values.end(),
                 FindPart(plan, StatePart::kReplica, segment, parts).begin());

@@ -3,9 +3,10 @@
 namespace bdn {
 namespace {
 
-// Of the queue and of a header.
+// The memory of a queue entry and a header.
 constexpr uint64_t kFrameBytes = 512;
-// A transport may lend a small payload out of a block so large, which it pins.
+// A transport may lend a small payload out of a block of this size, which the payload keeps from
+// being freed.
 constexpr uint64_t kBlockBytes = 8192;
 
 }  // namespace
@@ -15,6 +16,7 @@ uint64_t WaitingFrames::Add(NodeId node, const Frame& frame) {
   if (!frame.payload.empty()) bytes += kBlockBytes + frame.payload.size();
   MutexLock lock(&mu_);
   uint64_t& waiting = bytes_[node];
+  // The first frame always fits, or a frame longer than the limit could never be handled.
   if (waiting > 0 && waiting + bytes > max_bytes_) {
     ++dropped_;
     return 0;

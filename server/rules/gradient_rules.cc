@@ -7,7 +7,8 @@
 namespace bdn {
 namespace {
 
-// base^exponent by squaring: the same bits everywhere, which std::pow does not promise.
+// Returns base^exponent by squaring: the bits are the same on every machine, which std::pow does
+// not promise.
 double Power(double base, uint64_t exponent) {
   double power = 1;
   for (; exponent != 0; exponent >>= 1) {

@@ -5,9 +5,10 @@
 
 namespace bdn {
 
-// Rules whose contributions are gradients; g is their weighted mean, lr the learning rate.
+// Rules whose contributions are gradients. In the formulas g is their weighted mean, lr the
+// learning rate and x the weights.
 
-// SGD as in PyTorch, without dampening:
+// The rule of SGD as in PyTorch, without dampening:
 //   g <- g + decay * x;   m <- momentum * m + g
 //   x <- x - lr * (nesterov ? g + momentum * m : m)
 class SgdRule final : public UpdateRule {
@@ -22,7 +23,8 @@ class SgdRule final : public UpdateRule {
   const bool nesterov_;
 };
 
-// AdamW (Decoupled weight decay regularization, arXiv 1711.05101), in the order of PyTorch's:
+// The rule of AdamW (Decoupled weight decay regularization, arXiv 1711.05101), with the operations
+// in PyTorch's order:
 //   x <- (1 - lr * decay) * x
 //   m <- m + (1 - beta1) * (g - m);   v <- beta2 * v + (1 - beta2) * g^2
 //   x <- x - lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)

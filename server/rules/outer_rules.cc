@@ -6,8 +6,8 @@
 namespace bdn {
 namespace {
 
-// What brings a sum of differences to the units of gradients: 1 / (W * lr), or 0 where lr is 0 or
-// so small that it would overflow.
+// Returns the factor that brings a sum of differences to the units of gradients: 1 / (W * lr), or 0
+// where lr is 0 or so small that it would overflow.
 float PerRate(const UpdateFacts& facts) {
   constexpr float kLeastRate = 1e-30f;
   if (facts.learning_rate < kLeastRate) return 0;

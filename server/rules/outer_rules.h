@@ -5,14 +5,15 @@
 
 namespace bdn {
 
-// The outer step of training with local steps. Contributions are differences x - x_i between the
-// common weights and what worker i made of them; D is their weighted mean, and lr the workers' own
-// learning rate at the time.
+// Rules for the outer step of training with local steps. Contributions are differences x - x_i
+// between the common weights x and those that worker i has reached from them. In the formulas D is
+// their weighted mean, and lr the workers' own learning rate at the time.
 
-// Distributed sign momentum (arXiv 2411.17866), with d = D / lr:
+// The rule of distributed sign momentum (arXiv 2411.17866), with d = D / lr:
 //   u = beta1 * m + (1 - beta1) * d;   m <- beta2 * m + (1 - beta2) * d
 //   x <- (1 - decay * eta * lr) * x - eta * lr * sign(u)
-// sign(0) is 0, so that what no worker touches stays but for the decay. Where lr is 0, d is 0.
+// sign(0) is 0, so that weights that no worker touches stay but for the decay. Where lr is 0, d is
+// 0.
 class SignMomentumRule final : public UpdateRule {
  public:
   explicit SignMomentumRule(const RuleSpec& spec);
@@ -28,7 +29,7 @@ class SignMomentumRule final : public UpdateRule {
   const float new2_;
 };
 
-// DiLoCo's outer step (arXiv 2311.08105), Nesterov's momentum with a rate of its own:
+// The rule of DiLoCo's outer step (arXiv 2311.08105), Nesterov's momentum with a rate of its own:
 //   m <- momentum * m + D;   x <- x - lr_outer * (D + momentum * m)
 class NesterovRule final : public UpdateRule {
  public:
@@ -41,7 +42,7 @@ class NesterovRule final : public UpdateRule {
   const float momentum_;
 };
 
-// SlowMo (arXiv 1910.00643):
+// The rule of SlowMo (arXiv 1910.00643):
 //   m <- beta * m + D / lr;   x <- x - alpha * lr * m
 // Where lr is 0, D / lr is 0.
 class SlowMoRule final : public UpdateRule {
@@ -55,7 +56,8 @@ class SlowMoRule final : public UpdateRule {
   const double alpha_;
 };
 
-// x <- x - D: the mean of the workers' weights (local SGD, arXiv 1805.09767).
+// The rule of local SGD (arXiv 1805.09767), which sets the weights to the mean of the workers':
+//   x <- x - D
 class AverageRule final : public UpdateRule {
  public:
   int slots() const override { return 0; }
