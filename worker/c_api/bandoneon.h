@@ -1,12 +1,15 @@
 /* Bandoneon: push/pull of gradients through compressing parameter servers. The C99 interface.
  *
- * Every function that can fail returns 0 or one of BDN_... below, and then bdn_last_error() says,
- * on the same thread, what happened and what to do next. All functions are thread-safe, except that
- * no call may begin on a worker or cluster once it is being freed. No function calls abort() or
- * exit().
+ * Every function that can fail returns 0 or one of the BDN_... codes below. After a failure
+ * bdn_last_error() returns, on the same thread, what happened and what to do next. All functions
+ * are thread-safe, except that no call may begin on a worker or cluster once it is being freed. No
+ * function calls abort() or exit().
  *
- * In a process forked from the one that made a worker, every call on it returns
- * BDN_FAILED_PRECONDITION and bdn_free does nothing.
+ * A timeout is in seconds; NaN and negative numbers count as 0. Arrays and strings of the caller
+ * are borrowed for the call, unless the function says for longer.
+ *
+ * In a process that was forked from the one that made a worker, every call on the worker that
+ * returns a code returns BDN_FAILED_PRECONDITION, and bdn_free does nothing.
  */
 #ifndef BANDONEON_H_
 #define BANDONEON_H_
@@ -27,11 +30,11 @@ extern "C" {
 #define BDN_API
 #endif
 
-/* Codes, equal to absl::StatusCode's. */
+/* Result codes, equal to absl::StatusCode's. */
 enum {
   BDN_OK = 0,
   BDN_CANCELLED = 1,
-  BDN_UNKNOWN = 2, /* an exchange had no answer that settles it: bdn_wait */
+  BDN_UNKNOWN = 2, /* no answer has said how an exchange ended: see bdn_wait */
   BDN_INVALID_ARGUMENT = 3,
   BDN_DEADLINE_EXCEEDED = 4,
   BDN_NOT_FOUND = 5,
@@ -52,8 +55,8 @@ enum {
   BDN_FLOAT32 = 0,
   BDN_FLOAT16 = 1,
   BDN_BFLOAT16 = 2,
-  BDN_FLOAT64 = 3, /* codec "none" only */
-  BDN_UINT8 = 4,   /* this and the following: bdn_broadcast only */
+  BDN_FLOAT64 = 3, /* only with codec "none" */
+  BDN_UINT8 = 4,   /* this type and the following ones: only for bdn_broadcast */
   BDN_INT8 = 5,
   BDN_INT16 = 6,
   BDN_INT32 = 7,
@@ -61,74 +64,85 @@ enum {
   BDN_BOOL = 9
 };
 
+/* A worker of a job. Owned by the caller from bdn_create to bdn_free. */
 typedef struct bdn_worker bdn_worker;
+/* A whole job in this process. Owned by the caller until bdn_local_cluster_free. */
 typedef struct bdn_cluster bdn_cluster;
-typedef uint64_t bdn_ticket; /* one bdn_push_pull in flight; 0 is none */
+/* The number of one bdn_push_pull in flight; 0 is none. */
+typedef uint64_t bdn_ticket;
 
 BDN_API int bdn_abi_version(void);
 BDN_API const char* bdn_version(void);
 
-/* What the last failing call on this thread said; "" if none failed. Valid until the next call. */
+/* Returns the message of the last call that failed on this thread; "" if none has failed. Valid
+ * until the next call on this thread. */
 BDN_API const char* bdn_last_error(void);
-/* One fact of it: "tensor", "step", "stage" (encode, exchange, decode), "waiting_for" ("worker 1",
- * "server 0"). "" where it does not apply. Valid until the next call. */
+/* Returns one fact of that error: "tensor", "step", "stage" (such as encode, exchange, decode) or
+ * "waiting_for" ("worker 1", "server 0"). "" if the error has no such fact. Valid until the next
+ * call on this thread. */
 BDN_API const char* bdn_last_error_field(const char* field);
 
 /* ---- Life ---- */
 
 typedef struct bdn_options {
   size_t struct_size; /* sizeof(bdn_options) */
-  const char* const*
-      settings; /* "name=value" each, over the environment's BANDONEON_NAME; bdn_settings_help() */
+  /* "name=value" each, which override the environment's BANDONEON_NAME: bdn_settings_help() */
+  const char* const* settings;
   size_t num_settings;
 } bdn_options;
 
-/* The names, defaults and meanings of the settings of a worker. */
+/* Returns the names, defaults and meanings of a worker's settings. */
 BDN_API const char* bdn_settings_help(void);
 
-/* Joins the job and waits until all nodes have joined. BDN_DEADLINE_EXCEEDED names who is missing;
- * BDN_INVALID_ARGUMENT names the setting. `options` may be NULL. */
+/* Joins the job and waits until all nodes have joined, for the time of setting join-timeout.
+ * BDN_DEADLINE_EXCEEDED names the missing nodes; BDN_INVALID_ARGUMENT names the setting that is
+ * wrong. `options` may be NULL. */
 BDN_API int bdn_create(const bdn_options* options, bdn_worker** out);
 
-/* Ends every wait with BDN_CANCELLED, waits for the calls that other threads are inside of, and gives
- * everything back. Leave first to part in peace: freed
- * without bdn_leave, a worker ends the job for everybody. NULL is ignored. */
+/* Ends every wait with BDN_CANCELLED, waits for the calls in progress on other threads, and frees
+ * the worker. A worker that is freed without bdn_leave ends the job for all workers. NULL is
+ * ignored. */
 BDN_API void bdn_free(bdn_worker* worker);
 
-/* Waits until the servers have all that this worker has started, then says that its work is done
- * and waits until all workers have said so: up to the timeout each. BDN_DEADLINE_EXCEEDED of the
- * first names what is in flight, and nothing has changed; of the second, who is missing, and the
- * job is over. From then on what needs this worker fails. */
+/* Leaves the job. Waits until the servers have everything that this worker has started, then says
+ * that its work is done and waits until all workers have said so: for at most the timeout each.
+ * BDN_DEADLINE_EXCEEDED of the first wait names what is in flight, and nothing has changed; that of
+ * the second names the missing workers, and the job is over. From then on, calls that need this
+ * worker fail. */
 BDN_API int bdn_leave(bdn_worker* worker, double timeout_seconds);
 
-/* Ends the job for everybody with an error that names this worker and `reason`. */
+/* Ends the job for all workers with an error that names this worker and `reason`. */
 BDN_API int bdn_abort_job(bdn_worker* worker, const char* reason);
 
-/* Gives the worker to the process's end: exit(0) leaves as bdn_leave does, without a timeout, and frees
- * it; exit with any other status ends the job with that status and `cause`, what the caller knows of
- * it, which may be NULL. A process that a signal or _exit ends does neither, and so ends the job. No
- * call may be made on the worker afterwards; memory that is in flight stays until the end. */
+/* Hands the worker over to the end of the process. exit(0) leaves as bdn_leave does, without a
+ * timeout, and frees the worker. exit with any other status ends the job with that status and
+ * `cause`, the caller's explanation, which may be NULL. A process that ends by a signal or _exit
+ * does neither, and so ends the job. No call may be made on the worker afterwards; memory of pushes
+ * in flight must stay until the end. */
 BDN_API int bdn_leave_at_exit(bdn_worker* worker, const char* cause);
 
+/* Return this worker's rank (-1 for NULL), and the number of workers (0 for NULL). */
 BDN_API int bdn_rank(const bdn_worker* worker);
-BDN_API int bdn_size(const bdn_worker* worker); /* number of workers */
+BDN_API int bdn_size(const bdn_worker* worker);
 
 /* ---- A whole cluster in this process: for tests, sweeps and one-machine experiments ---- */
 
-/* A scheduler and servers on threads of this process, joined by a loopback transport. Settings as
- * of bdn_create: "workers=4", "servers=2", "seed=7" and those of the scheduler. */
+/* Makes a scheduler and servers on threads of this process, joined by a loopback transport. The
+ * settings, given as for bdn_create, are "workers=4", "servers=2", "seed=7" and the others of the
+ * scheduler. */
 BDN_API int bdn_local_cluster_create(const bdn_options* options, bdn_cluster** out);
-/* As bdn_create, within `cluster`: waits until all its workers were created, so call it from one
- * thread each. A cluster that is freed before its workers, or while they are being created, ends
- * with the last of them. */
+/* Does what bdn_create does, within `cluster`. It waits until all of the cluster's workers were
+ * created, so call it from one thread for each. A cluster that is freed before its workers, or
+ * while they are being created, ends with the last of them. */
 BDN_API int bdn_create_local(bdn_cluster* cluster, const bdn_options* options, bdn_worker** out);
+/* Frees a cluster. NULL is ignored. */
 BDN_API void bdn_local_cluster_free(bdn_cluster* cluster);
 
 /* ---- Tensors ---- */
 
 enum {
   BDN_FUSE = 1
-}; /* bdn_declaration.flags: may share a frame with its neighbours of this call */
+}; /* bdn_declaration.flags: the tensor may share a frame with its neighbours of this call */
 
 typedef struct bdn_declaration {
   size_t struct_size; /* sizeof(bdn_declaration) */
@@ -136,243 +150,259 @@ typedef struct bdn_declaration {
   uint64_t elements;
   int32_t dtype; /* BDN_FLOAT32, BDN_FLOAT16, BDN_BFLOAT16 or BDN_FLOAT64 */
   uint32_t flags;
-  const char* push; /* codec spec, NULL for "none" */
-  const char* pull;
-  uint64_t warmup_steps; /* the first steps go uncompressed */
-  float momentum;        /* before error feedback; 0 for none. Needs push = ef(...) */
-  uint32_t group;        /* only tensors of one group are fused: one learning rate each */
-  const char* rule;      /* what the servers do with the sum: bdn_rules_help(). NULL for "mean" */
+  const char* push;      /* the codec of pushes, as bdn_codecs_help() says; NULL for "none" */
+  const char* pull;      /* the codec of replies; NULL for "none" */
+  uint64_t warmup_steps; /* so many first steps go uncompressed */
+  float momentum;        /* applied before error feedback; 0 for none. Needs push = ef(...) */
+  uint32_t group;        /* only tensors of one group are fused, as they share a learning rate */
+  const char* rule;      /* the servers' update rule: bdn_rules_help(). NULL for "mean" */
 } bdn_declaration;
 
-/* Declares tensors in forward order and waits until all workers declared the same ones (in any
- * order) and the servers are ready. ids[i] names tensors[i] in later calls. The n-th call of each
- * worker belongs to the n-th of the others. A tensor declared before, with the same facts, is
- * answered at once. BDN_INVALID_ARGUMENT names a conflict and both workers, or shows where a spec
- * is wrong. */
+/* Declares tensors in forward order, and waits until all workers have declared the same ones (in
+ * any order) and the servers are ready. ids[i] gets the number of tensors[i] for later calls. The
+ * n-th call of each worker belongs to the n-th calls of the others. A tensor that was declared
+ * before with the same facts is answered at once. BDN_INVALID_ARGUMENT names a conflict and both
+ * workers, or shows what is wrong with a spec. */
 BDN_API int bdn_declare(bdn_worker* worker, const bdn_declaration* tensors, size_t count,
                         uint32_t* ids, double timeout_seconds);
 
-/* This worker is done with these tensors: their ids name nothing from now on, and a declaration of their
- * names, by all workers, is one of new tensors, at step 0 and without memories. When all workers have said
- * so, or are leaving, the servers give the tensors' memory back. Never waits: what is in flight goes on and
- * can be waited for, pushes that have not begun end with BDN_CANCELLED, and ids that name nothing are passed
- * over. BDN_INVALID_ARGUMENT, and nothing has changed: a tensor is fused with others that are not among
- * these. */
+/* Retires tensors of this worker: their ids name nothing from now on, and a declaration of their
+ * names, by all workers, declares new tensors, at step 0 and without residuals or momenta. When all
+ * workers have retired the tensors, or are leaving, the servers free the tensors' memory. Never
+ * waits: exchanges in flight go on and can be waited for, pushes that have not begun end with
+ * BDN_CANCELLED, and ids that name nothing are ignored. BDN_INVALID_ARGUMENT: a tensor is fused
+ * with others that are not among these; then nothing has changed. */
 BDN_API int bdn_retire(bdn_worker* worker, const uint32_t* ids, size_t count);
 
 enum {
-  /* bdn_push.flags: no gradient this step; data is only written. With data NULL the result is not sent
-   * to this worker: 96 bytes a partition or group go each way, and the bdn_result says BDN_RESULT_ABSENT
-   * only where nobody had a gradient of anything that shares the frame. */
+  /* bdn_push.flags: there is no gradient this step; data is only written. With data NULL the result
+   * is not sent to this worker: 96 bytes for each partition or group go each way, and bdn_result
+   * says BDN_RESULT_ABSENT only if no worker had a gradient of anything that shares the frame. */
   BDN_ABSENT = 1
 };
 
-/* bdn_push.device. BDN_CUDA(n) is the GPU that CUDA calls n in this process (and PyTorch cuda:n). */
+/* bdn_push.device. BDN_CUDA(n) is GPU n of CUDA in this process (PyTorch's cuda:n). */
 #define BDN_HOST 0
 #define BDN_CUDA(n) (1 + (n))
 
 typedef struct bdn_push {
   size_t struct_size; /* sizeof(bdn_push) */
-  void* data;      /* elements of the declared type, contiguous; read, then overwritten. NULL with
-                      BDN_ABSENT when the result is not wanted, and so not sent */
+  void* data;      /* the elements, of the declared type, contiguous; read, then overwritten. NULL
+                      with BDN_ABSENT if the result is not wanted; then it is not sent */
   uint32_t tensor; /* from bdn_declare */
   uint32_t flags;
-  /* Higher goes first, of what waits here and at the servers: the push, and the reply to it, which is
-   * as urgent as the most urgent push of the step. No result depends on it. */
+  /* Higher goes first, among the pushes that wait here and at the servers. The reply has the
+   * highest priority of the step's pushes. No result depends on it. */
   int32_t priority;
-  int32_t device; /* where data lies: BDN_HOST, or BDN_CUDA(n) for the memory of a GPU */
-  void* stream;   /* of a GPU, its CUstream or cudaStream_t: the exchange begins once it gets here.
-                     NULL is the default one. NULL of the host */
+  int32_t device; /* the memory of data: BDN_HOST, or BDN_CUDA(n) for a GPU's */
+  void* stream;   /* for a GPU, its CUstream or cudaStream_t; NULL is the default stream. The
+                     exchange begins when the stream's earlier work is done. NULL for the host */
   float weight;   /* of this worker's contribution, >= 0, usually 1 */
-  float
-      loss_scale; /* data holds gradients times this; the result comes back times this; usually 1 */
-  float learning_rate; /* for update rules that need it, else 0 */
-  /* 1 + how many steps this program had ended when it pushed; 0 is not known. A round of pushes in which
-   * two workers say different ones fails for all with BDN_INVALID_ARGUMENT, which names both. */
+  /* data holds gradients times this, and the result comes back times this; usually 1 */
+  float loss_scale;
+  float learning_rate; /* for update rules and codecs that need it, else 0 */
+  /* 1 + the number of steps that this program had finished when it pushed; 0: not known. A round in
+   * which two workers' numbers differ fails for all with BDN_INVALID_ARGUMENT, which names both. */
   uint32_t program_steps;
   /* Optional, float32[elements]: gets what the codec leaves out of this push, data (times weight /
-   * loss_scale) minus what its encoding decodes to. Only where push has neither ef(...) nor
-   * momentum, and of the host. Valid as long as data. */
+   * loss_scale) minus the decoded payload. Only if push has neither ef(...) nor momentum, and only
+   * for the host. Must stay valid as long as data. */
   float* left_out;
-  /* Optional. Runs on a thread of ours once the result is in data, must neither block nor free the
-   * worker, and gives the ticket up: bdn_wait is then not for it. */
+  /* Optional. Called on a thread of the library once the result is in data. It must neither block
+   * nor free the worker. It gives the ticket up: bdn_wait must not be called for it. */
   void (*done)(void* user_data, bdn_ticket ticket, int code);
   void* user_data;
 } bdn_push;
 
 /* Starts the exchange of one tensor, in place, and returns at once. `data` must stay valid and
  * untouched until the ticket is done. A second call for a tensor before the first is done queues
- * behind it. Tensors that were fused wait for each other's push of the same step. Of a GPU's tensor
- * nothing is waited for, and NVIDIA's driver is opened when the first comes: BDN_NOT_FOUND where there is
- * none, or no such GPU; BDN_FAILED_PRECONDITION while its stream is being captured into a graph. What is
- * wrong with its other numbers is told by bdn_wait. */
+ * behind it. Fused tensors wait for each other's push of the same step. The call does not wait for
+ * a GPU, and opens NVIDIA's driver at the first push of a GPU's tensor. BDN_NOT_FOUND: there is no
+ * driver, or no such GPU. BDN_FAILED_PRECONDITION: the stream is being captured into a graph. Other
+ * errors in the numbers of a GPU's push are returned by bdn_wait. */
 BDN_API int bdn_push_pull(bdn_worker* worker, const bdn_push* push, bdn_ticket* ticket);
-/* As `count` calls of it, in order, at the cost of one: *started (may be NULL) gets how many are in
- * flight, with tickets[0] to tickets[*started - 1]. The error is that of the next one, at which it
- * stopped. */
+/* Does what `count` calls of bdn_push_pull do, in order, at the cost of one. *started (may be NULL)
+ * gets how many are in flight, with tickets[0] to tickets[*started - 1]. The error is that of the
+ * next one, at which the call stopped. */
 BDN_API int bdn_push_pull_all(bdn_worker* worker, const bdn_push* pushes, size_t count,
                               bdn_ticket* tickets, size_t* started);
 
 enum {
-  BDN_RESULT_ABSENT = 1,   /* nobody had a gradient: data is unchanged */
-  BDN_RESULT_NONFINITE = 2 /* somebody's gradient held NaN or infinity: data is filled with NaN */
+  BDN_RESULT_ABSENT = 1,   /* no worker had a gradient: data is unchanged */
+  BDN_RESULT_NONFINITE = 2 /* some worker's gradient held NaN or infinity: data is all NaN */
 };
 
 typedef struct bdn_result {
-  size_t struct_size; /* sizeof(bdn_result) */
+  size_t struct_size; /* sizeof(bdn_result), set by the caller */
   uint64_t step;
   uint32_t flags;
   uint32_t reserved;
 } bdn_result;
 
-/* Waits for a ticket and gives it up. BDN_DEADLINE_EXCEEDED: still in flight, ticket still valid;
- * the error names what it waits for. BDN_UNKNOWN: the server owed the answer for the setting wait-timeout (which
- * does not run while it waits for other workers), or the push was refused as not yet possible too often, and whether the servers have counted it is not
- * known; data is yours again. The worker finds it out: pushes of the tensor wait for that (and end the
- * job if they wait for as long in vain), and with push = ef(...) what was not counted goes with the
- * next. Any other error: the exchange failed, nothing of it was counted, and data is unspecified. */
+/* Waits for a ticket and gives it up. `result` may be NULL.
+ *
+ * BDN_DEADLINE_EXCEEDED: it is still in flight and the ticket is still valid; the error names what
+ * it waits for. BDN_UNKNOWN: the server owed the answer for the time of setting wait-timeout (which
+ * does not run while the server waits for other workers), or refused the push too often, as not
+ * yet possible or as damaged, and it is not known whether the servers have counted it; data is the
+ * caller's again. The worker finds that out: further pushes of the tensor wait until then (and end
+ * the job if they wait in vain for as long), and with push = ef(...) a push that was not counted
+ * goes with the next one. Any other error: the exchange failed, nothing of it was counted, and data
+ * is unspecified. */
 BDN_API int bdn_wait(bdn_worker* worker, bdn_ticket ticket, double timeout_seconds,
                      bdn_result* result);
-/* As a bdn_wait for each of `count` tickets, in order, with one timeout: *ended (may be NULL) gets
- * how many have ended well and were given up, results[0] to results[*ended - 1] (NULL: not wanted)
- * theirs. The error is that of the next one, at which it stopped; those behind it are as they were. */
+/* Does what a bdn_wait for each of `count` tickets does, in order, with one timeout for all. *ended
+ * (may be NULL) gets how many have ended well and were given up; results[0] to results[*ended - 1]
+ * get their results (`results` may be NULL). The error is that of the next ticket, at which the
+ * call stopped; the tickets behind it are unchanged. */
 BDN_API int bdn_wait_all(bdn_worker* worker, const bdn_ticket* tickets, size_t count,
                          double timeout_seconds, bdn_result* results, size_t* ended);
 
-/* As bdn_wait, but of a GPU's tensor it returns once the result has come to this worker: what is put into
- * `stream` (as bdn_push.stream; of any GPU) from now on waits until it is in the GPU's memory, and the
- * CPU does not. Of a tensor of the host it is bdn_wait. */
+/* Does what bdn_wait does, but for a GPU's tensor it returns as soon as the result has come to this
+ * worker: work put into `stream` (as bdn_push.stream; of any GPU) from now on waits until the
+ * result is in the GPU's memory, and the CPU does not wait. For a tensor of the host it is
+ * bdn_wait. */
 BDN_API int bdn_wait_stream(bdn_worker* worker, bdn_ticket ticket, void* stream,
                             double timeout_seconds, bdn_result* result);
-/* As bdn_wait_all; streams[i] is that of tickets[i]. */
+/* Does the same for several tickets, as bdn_wait_all; streams[i] belongs to tickets[i]. */
 BDN_API int bdn_wait_stream_all(bdn_worker* worker, const bdn_ticket* tickets, void* const* streams,
                                 size_t count, double timeout_seconds, bdn_result* results,
                                 size_t* ended);
 
-/* Memory that gradients are best made of, 64-byte aligned: a process that takes part through its host's
- * daemon (setting attach) shares it with the daemon, and what is pushed out of it is not copied. Of any
- * other worker it is ordinary memory. BDN_RESOURCE_EXHAUSTED: there is no more. bdn_free_memory gives it
- * back, on any thread, also after bdn_free; NULL is ignored. */
+/* Allocates memory, 64-byte aligned, in which gradients are best made. A process that takes part
+ * through its host daemon (setting attach) shares this memory with the daemon, and pushes from it
+ * are not copied; for any other worker it is ordinary memory. BDN_RESOURCE_EXHAUSTED: there is no
+ * more. bdn_free_memory frees it, on any thread, also after bdn_free; NULL is ignored. */
 BDN_API int bdn_alloc(bdn_worker* worker, uint64_t bytes, void** out);
 BDN_API void bdn_free_memory(void* memory);
 
-/* Overwrites `data` (bytes long, any element type) with root's, on every worker. What a worker has already, by
- * its SHA-256, is not sent to it. Each name and size is
- * declared at its first use, and stays. All workers call it in the same order. */
+/* Overwrites `data` (of `bytes` bytes and any element type) with the root's, on every worker. Parts
+ * that a worker has already, by their SHA-256, are not sent to it. Each name with its size is
+ * declared at its first use, and stays declared. All workers must call it in the same order. */
 BDN_API int bdn_broadcast(bdn_worker* worker, const char* name, void* data, uint64_t bytes,
                           int root, double timeout_seconds);
 
-/* Waits for all workers. */
+/* Waits until all workers have called it with this name. */
 BDN_API int bdn_barrier(bdn_worker* worker, const char* name, double timeout_seconds);
 
-/* Says a value of this program, its loss of a step, for the scheduler's status page: it goes with the next
- * heartbeat, and this never waits. `name` is 1 to 64 bytes of printable ASCII without quotes, backslashes and
- * spaces; a job has at most 64 names. A value that is not finite is shown as a gap. What several workers say of
- * one step is shown as their mean. */
+/* Reports a value of this program, such as its loss of a step, for the scheduler's status page. The
+ * value goes with the next heartbeat; the call never waits. `name` has 1 to 64 bytes of printable
+ * ASCII without quotes, backslashes and spaces; a job has at most 64 names. A value that is not
+ * finite is shown as a gap. Several workers' values of one step are shown as their mean. */
 BDN_API int bdn_report(bdn_worker* worker, const char* name, uint64_t step, double value);
 
 /* ---- Weights that servers hold ---- */
 
 /* With a rule other than "mean" the servers hold the weights: a push brings a gradient (or, for
- * outer rules, the difference that local steps made) and its result are the new weights. One rank
- * sets them before anybody pushes; then every worker fetches them, into the replica that delta and
- * sign replies build on, too. */
+ * outer rules, the difference that local steps made), and its result is the new weights. One rank
+ * sets the weights before any worker pushes; then every worker fetches them, which also sets the
+ * replica on which delta and sign replies build. */
 
-/* The update rules with their options and defaults, a line each. */
+/* Returns the update rules with their options and defaults, a line each. */
 BDN_API const char* bdn_rules_help(void);
-/* Whether a rule is right; *canonical (may be NULL) gets its canonical form, as bdn_stats_json. */
+/* Checks a rule. `canonical` (may be NULL) gets its canonical form, at most `capacity` bytes with
+ * the final NUL. BDN_INVALID_ARGUMENT shows what is wrong. */
 BDN_API int bdn_check_rule(const char* rule, char* canonical, size_t capacity);
 
-/* The weights as every worker holds them: float32[elements]. BDN_DEADLINE_EXCEEDED: nobody has set
- * them yet. */
+/* Reads the weights as every worker holds them: float32[elements]. BDN_DEADLINE_EXCEEDED: no worker
+ * has set them yet. */
 BDN_API int bdn_fetch_weights(bdn_worker* worker, uint32_t tensor, float* out, uint64_t elements,
                               double timeout_seconds);
 
-/* The same where `weights` holds what they may be, as of a model that every worker has made from one seed:
- * parts of it that are equal by their SHA-256 are not sent, and stay as they are. A process of a host with a
- * daemon is sent them all. */
+/* Does the same where `weights` may already hold the same values, as for a model that every worker
+ * has made from one seed: parts that are equal by their SHA-256 are not sent, and stay as they are.
+ * A process with a host daemon is sent all of them. */
 BDN_API int bdn_sync_weights(bdn_worker* worker, uint32_t tensor, float* weights, uint64_t elements,
                              double timeout_seconds);
 
-/* What the servers hold of a tensor: "weights"; "replica" (pull = delta(...)); "residual" (pull =
- * ef(...)); "moment0", "moment1" (of the rule). BDN_NOT_FOUND: this tensor has no such part.
- * Between steps only. Setting is for one rank, always the same; it also sets the step that the
- * servers stand at, and weights set the replica: they come first. */
+/* Read and set a part of the state that the servers hold of a tensor, float32[elements]: "weights";
+ * "replica" (pull = delta(...)); "residual" (pull = ef(...)); "moment0", "moment1" (of the rule).
+ * BDN_NOT_FOUND: this tensor has no such part. Only between steps. Setting is for one rank, always
+ * the same. It also sets the step at which the servers stand, and weights set the replica, too: so
+ * set the weights first. */
 BDN_API int bdn_get_server_state(bdn_worker* worker, uint32_t tensor, const char* what, float* out,
                                  uint64_t elements, double timeout_seconds);
 BDN_API int bdn_set_server_state(bdn_worker* worker, uint32_t tensor, const char* what,
                                  const float* in, uint64_t elements, uint64_t step,
                                  double timeout_seconds);
-/* How often the servers have updated the tensor, and the learning rate that left their residual. */
+/* Read and set how often the servers have updated the tensor, and the learning rate of the step
+ * that left their residual. Setting is as for bdn_set_server_state. */
 BDN_API int bdn_get_server_counters(bdn_worker* worker, uint32_t tensor, uint64_t* updates,
                                     float* previous_learning_rate, double timeout_seconds);
 BDN_API int bdn_set_server_counters(bdn_worker* worker, uint32_t tensor, uint64_t updates,
                                     float previous_learning_rate, uint64_t step,
                                     double timeout_seconds);
-/* The update rule of these tensors from the next step on, in the place of the declared one and of its kind:
- * "adamw(beta1=0.85)" after "adamw(beta1=0.95)". For the rank that sets state, between steps, while no worker
- * pushes them. BDN_INVALID_ARGUMENT shows what is wrong with it, BDN_NOT_FOUND: the servers step these tensors
- * by no rule that may change (mean, sign_momentum). Where one is refused, others may have taken it. */
+/* Replaces the update rule of these tensors from the next step on by another of the declared rule's
+ * kind: "adamw(beta1=0.85)" after "adamw(beta1=0.95)". For the rank that sets state, between steps,
+ * while no worker pushes the tensors. BDN_INVALID_ARGUMENT shows what is wrong with the rule.
+ * BDN_NOT_FOUND: the servers step these tensors by no rule that may change (mean, sign_momentum).
+ * If one tensor's rule is refused, others may have been replaced. */
 BDN_API int bdn_set_server_rule(bdn_worker* worker, const uint32_t* tensors, size_t count,
                                 const char* rule, double timeout_seconds);
 
 /* ---- State and statistics ---- */
 
-/* What the link still owes ("residual"), the momentum before it ("momentum"), the weights that
- * replies build on ("replica"): float32[elements], zeros where there is none yet. Or the learning
- * rate that left the residual ("learning_rate"): one float32, elements = 1. REQUIRES no exchange of
- * the tensor in flight, else BDN_FAILED_PRECONDITION. */
+/* Read and set a part of the state that this worker keeps of a tensor: the residual of its pushes'
+ * error feedback ("residual"), the momentum before that ("momentum"), or the weights on which
+ * replies build ("replica"): float32[elements], zeros where there is none yet. Or the learning rate
+ * of the step that left the residual ("learning_rate"): float32[1], with elements = 1. REQUIRES: no
+ * exchange of the tensor is in flight, else BDN_FAILED_PRECONDITION. */
 BDN_API int bdn_get_state(bdn_worker* worker, uint32_t tensor, const char* what, float* out,
                           uint64_t elements);
 BDN_API int bdn_set_state(bdn_worker* worker, uint32_t tensor, const char* what, const float* in,
                           uint64_t elements);
-/* Exchanges of the tensor so far. Setting it is for going on where a checkpoint stopped: on every
- * worker, and the servers' too. */
+/* Read and set the number of the tensor's exchanges so far. Setting it is for going on from a
+ * checkpoint: set it on every worker, and at the servers, too. BDN_INVALID_ARGUMENT: the tensor is
+ * past that step. */
 BDN_API int bdn_get_step(bdn_worker* worker, uint32_t tensor, uint64_t* step);
 BDN_API int bdn_set_step(bdn_worker* worker, uint32_t tensor, uint64_t step);
 
-/* Counters as a JSON object. Its member "stages", unless setting stage-times is off, has for each
- * stage that a key passes through {"items", "bytes", "wall_ns", "cpu_ns"}, as docs/thread_model.md
- * explains them. Its member "quality", unless setting quality-every is 0, has what the pushes' error
- * feedback leaves out, as docs/metrics.md explains it. Returns the bytes it needs with the final NUL; writes at most
- * `capacity`. 0: there are none, and bdn_last_error() says why. */
+/* Writes the worker's counters as a JSON object. Its member "stages", unless setting stage-times is
+ * off, has for each phase of a key's way {"items", "bytes", "wall_ns", "cpu_ns"}, which
+ * docs/thread_model.md explains. Its member "quality", unless setting quality-every is 0, tells
+ * what the pushes' error feedback leaves out, as docs/metrics.md explains. Returns the bytes of the
+ * whole text with its final NUL, and writes at most `capacity` of them. 0: there are no counters,
+ * and bdn_last_error() says why. */
 BDN_API size_t bdn_stats_json(bdn_worker* worker, char* out, size_t capacity);
 
-/* `message` as a line of the program's own log that fits the library's: the object of JSON that it writes
- * with setting log-format=json, with job, node, rank, epoch and step where they are known, without the line's
- * end. `level` is "debug", "info", "warning" or "error", any other counts as "info"; `unix_seconds` is when
- * it happened. Returns as bdn_stats_json does, and 0 while log-format is text. */
+/* Formats `message` as a line of the library's log, for a program whose log is to match: the JSON
+ * object that the library writes with setting log-format=json, with job, node, rank, epoch and step
+ * where they are known, without the line's end. `level` is "debug", "info", "warning" or "error";
+ * any other counts as "info". `unix_seconds` is when it happened. Returns as bdn_stats_json does,
+ * and 0 while log-format is text. */
 BDN_API size_t bdn_json_log_line(const char* level, const char* message, double unix_seconds,
                                  char* out, size_t capacity);
 
-/* The scheduler's view of the job as a JSON object, asked without joining. Of the settings it takes
- * scheduler, token, token-file, tls-ca, tls-cert, tls-key and insecure. */
+/* Writes the scheduler's view of the job as a JSON object, without joining the job. Uses the
+ * settings scheduler, token, token-file, tls-ca, tls-cert, tls-key and insecure. *needed (may be
+ * NULL) gets the bytes of the whole text with its final NUL; at most `capacity` are written. */
 BDN_API int bdn_status_json(const bdn_options* options, double timeout_seconds, char* out,
                             size_t capacity, size_t* needed);
 
-/* The GPUs that bdn_push can be of, a line each, and whether they encode; or a line that says why there is
- * none. Opens the driver (of the settings, cuda-driver). */
+/* Writes a line for each GPU whose tensors bdn_push can push, with whether it encodes, or a line
+ * that says why there is none. Opens the driver (setting cuda-driver). `needed` and `capacity` are
+ * as for bdn_status_json. */
 BDN_API int bdn_describe_devices(const bdn_options* options, char* out, size_t capacity,
                                  size_t* needed);
 
-/* Whether a codec spec is right; *canonical (may be NULL) gets its canonical form, as
- * bdn_stats_json. */
+/* Checks a codec spec. `canonical` (may be NULL) gets its canonical form, at most `capacity` bytes
+ * with the final NUL. BDN_INVALID_ARGUMENT shows what is wrong. */
 BDN_API int bdn_check_codec(const char* spec, char* canonical, size_t capacity);
 
-/* The codecs with their options and defaults, a line each. */
+/* Returns the codecs with their options and defaults, a line each. */
 BDN_API const char* bdn_codecs_help(void);
 
 /* Traits of a codec spec. */
 enum {
-  /* What arrives is what was sent, bit for bit (float32). */
+  /* The decoded values are the encoded ones, bit for bit (float32). */
   BDN_CODEC_LOSSLESS = 1,
   /* A reply by the same codec loses nothing of a sum of pushes. */
   BDN_CODEC_CARRIES_SUMS = 2,
   /* Servers add payloads without decoding them. */
   BDN_CODEC_ADDS_ENCODED = 4,
-  /* All workers draw alike which elements they send. */
+  /* All workers draw the same elements to send. */
   BDN_CODEC_SHARES_DRAW = 8,
-  /* ef(...): the sender keeps what was left out, and sends it later. */
+  /* ef(...): the sender keeps what a payload leaves out, and sends it later. */
   BDN_CODEC_ERROR_FEEDBACK = 16,
   /* ef(..., correction=lr): pushes need a learning rate. */
   BDN_CODEC_LEARNING_RATE_CORRECTION = 32,
@@ -381,8 +411,9 @@ enum {
   /* The codec changes with the step. */
   BDN_CODEC_SCHEDULE = 128
 };
-/* *traits gets the BDN_CODEC_... of a spec, or-ed. Of a schedule: the first four where they hold of
- * all its stages, and its memory. BDN_INVALID_ARGUMENT as bdn_check_codec. */
+/* Sets *traits to the BDN_CODEC_... of a spec, or-ed. A schedule has the first four traits if all
+ * of its periods have them, and those of error feedback or delta that its last period has.
+ * BDN_INVALID_ARGUMENT as for bdn_check_codec. */
 BDN_API int bdn_codec_traits(const char* spec, uint32_t* traits);
 
 #ifdef __cplusplus

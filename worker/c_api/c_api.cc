@@ -26,17 +26,19 @@
 #include "worker/error_fields.h"
 #include "worker/local/local_cluster.h"
 
-// The C interface: calls the worker, counts who is inside, keeps the last error of each thread. No
-// exception leaves.
+// The C interface: it calls the worker, counts the calls in progress, and keeps the last error of
+// each thread. No exception leaves it.
 
 struct bdn_cluster {
   std::shared_ptr<bdn::LocalCluster> cluster;
   pid_t owner = getpid();
 };
 struct bdn_worker {
-  std::shared_ptr<bdn::LocalCluster> cluster;  // which outlives the worker; null outside of one
+  // It outlives the worker. Null outside of a local cluster.
+  std::shared_ptr<bdn::LocalCluster> cluster;
   bdn::ClientContext context;
-  std::unique_ptr<bdn::DeviceExchanges> exchanges;  // by the client, which goes first
+  // They use the client, which is destroyed first: see DeviceExchanges::Stop.
+  std::unique_ptr<bdn::DeviceExchanges> exchanges;
   std::unique_ptr<bdn::Client> client;
   mutable bdn::OpenCalls calls;
   pid_t owner = getpid();
@@ -57,7 +59,8 @@ int Return(absl::Status status) {
   return static_cast<int>(last_error.code());
 }
 
-// Runs `body`, which returns a Status, with the default floating-point state.
+// Runs `body`, which returns a Status, with the default floating-point state: a program may have
+// set another rounding mode, which would change bits.
 template <typename Body>
 int Call(Body body) {
   const FloatGuard guard;
@@ -70,7 +73,7 @@ int Call(Body body) {
   }
 }
 
-// What every new handle ends with.
+// Completes a new handle.
 absl::Status Open(const Config& config, absl::StatusOr<std::unique_ptr<Client>> client,
                   std::unique_ptr<bdn_worker> handle, bdn_worker** out) {
   BDN_RETURN_IF_ERROR(client.status());
@@ -86,7 +89,8 @@ absl::Status Inherited(const char* what) {
       "this process was forked from the one that made the %s; use it there only", what);
 }
 
-// As Call, on a worker: a null or inherited one is refused.
+// Does what Call does, on a worker; a null or inherited handle is refused. A forked process has
+// none of the worker's threads, so each call would wait for ever.
 template <typename Body>
 int CallOn(const bdn_worker* handle, Body body) {
   if (handle == nullptr) return Return(InvalidArgument("the worker is null"));
@@ -100,9 +104,11 @@ int CallOn(const bdn_worker* handle, Body body) {
 int WaitAll(bdn_worker* worker, std::span<const TicketId> tickets,
             std::span<const DeviceStream> streams, double timeout_seconds, bdn_result* results,
             size_t* ended) {
+  // Before any check, so that the caller may read it after every error.
   if (ended != nullptr) *ended = 0;
   return CallOn(worker, [&](Client&) -> absl::Status {
     if (!tickets.empty() && tickets.data() == nullptr) return InvalidArgument("tickets is null");
+    // Before the wait: a wrong struct_size must not cost the results of tickets that are given up.
     for (size_t i = 0; results != nullptr && i < tickets.size(); ++i) {
       BDN_RETURN_IF_ERROR(CheckStruct(results + i, "bdn_result"));
     }
@@ -120,14 +126,15 @@ int WaitAll(bdn_worker* worker, std::span<const TicketId> tickets,
   });
 }
 
-// Where a call about state puts numbers that it has read.
+// The variables of the caller into which a call about state puts numbers that it has read.
 struct StateNumbers {
   uint64_t* step = nullptr;
   uint64_t* updates = nullptr;
   float* previous_learning_rate = nullptr;
 };
 
-// As CallOn, of a call about state, once the client has all pushes of its tensors.
+// Does what CallOn does, for a call about state. First checks that the client has all pushes of its
+// tensors: a push that has not left its device would change the state afterwards.
 int Perform(bdn_worker* worker, absl::StatusOr<StateCall> call, double timeout_seconds,
             StateNumbers numbers = {}) {
   return CallOn(worker, [&](Client& client) -> absl::Status {
@@ -163,12 +170,14 @@ std::string ExitReason(int status, const std::string& cause) {
   return absl::StrFormat("%s (exit status %d)", cause, status);
 }
 
-// Only exit tells the status that a process ends with, so what depends on it is done here.
+// Runs at the end of the process. Only an exit handler is told the exit status, so everything that
+// depends on the status is done here.
 void EndAtExit(int status, void* argument) {
   const std::unique_ptr<LastWords> last(static_cast<LastWords*>(argument));
   if (last->worker->owner != getpid()) return;
   const auto end = [&] {
-    if (status != 0) {  // which another's failure may have caused: then the job has that reason
+    // If another worker's failure has caused the exit, the job has that reason already.
+    if (status != 0) {
       bdn_abort_job(last->worker, ExitReason(status, last->cause).c_str());
     } else if (bdn_leave(last->worker, kForeverSeconds) != BDN_OK) {
       LogError("leaving the job: %s", bdn_last_error());
@@ -176,7 +185,8 @@ void EndAtExit(int status, void* argument) {
     bdn_free(last->worker);
   };
   try {
-    // This thread's own variables are destroyed by now, and gRPC has some.
+    // On a thread of its own: this thread's thread_local variables are destroyed by now, and gRPC
+    // has some.
     std::thread(end).join();
   } catch (const std::exception& e) {
     LogError("the job is not left in order, for want of a thread: %s", e.what());
@@ -228,7 +238,8 @@ int bdn_create_local(bdn_cluster* cluster, const bdn_options* options, bdn_worke
     if (cluster == nullptr || out == nullptr) return bdn::InvalidArgument("cluster or out is null");
     if (cluster->owner != getpid()) return bdn::Inherited("cluster");
     auto handle = std::make_unique<bdn_worker>();
-    handle->cluster = cluster->cluster;  // which may be freed while this call waits for the others
+    // The cluster may be freed while this call waits for the others.
+    handle->cluster = cluster->cluster;
     BDN_ASSIGN_OR_RETURN(const auto flags, bdn::Flags(options));
     BDN_ASSIGN_OR_RETURN(const bdn::Config config, bdn::LoadWorkerConfig(flags));
     auto client = bdn::ConnectLocalWorker(config, &handle->context, handle->cluster.get());
@@ -239,6 +250,9 @@ int bdn_create_local(bdn_cluster* cluster, const bdn_options* options, bdn_worke
 void bdn_free(bdn_worker* worker) {
   if (worker == nullptr || worker->owner != getpid()) return;
   (void)Call([&] {
+    // The order matters: no new call may begin, then the waits of the calls in progress end, and
+    // only when all of them have returned is anything destroyed. The devices must be done before
+    // the client goes, because their callbacks push to it.
     worker->calls.Close();
     worker->exchanges->Close();
     worker->client->Close();
@@ -251,7 +265,8 @@ void bdn_free(bdn_worker* worker) {
 
 int bdn_leave(bdn_worker* worker, double timeout_seconds) {
   return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
-    // Which waits, as the timeout says, for each.
+    // Pushes that have not left their device come first: the client does not know of them yet. Each
+    // wait may take the timeout.
     BDN_RETURN_IF_ERROR(worker->exchanges->AwaitStarted(bdn::Timeout(timeout_seconds)));
     return w.Leave(bdn::Timeout(timeout_seconds));
   });
@@ -337,6 +352,7 @@ int bdn_push_pull_all(bdn_worker* worker, const bdn_push* pushes, size_t count, 
     const absl::Status status = worker->exchanges->PushPullAll(std::span(checked), &opened);
     std::copy(opened.begin(), opened.end(), tickets);
     if (started != nullptr) *started = opened.size();
+    // Pushes before the wrong one are started, as with single calls.
     return status.ok() ? refused : status;
   });
 }
@@ -503,6 +519,7 @@ size_t bdn_stats_json(bdn_worker* worker, char* out, size_t capacity) {
 
 size_t bdn_json_log_line(const char* level, const char* message, double unix_seconds, char* out,
                          size_t capacity) {
+  // The caller then formats the line itself.
   if (bdn::CurrentLogFormat() != bdn::LogFormat::kJson) return 0;
   bdn::LogLevel parsed = bdn::LogLevel::kInfo;
   if (level == nullptr || !bdn::ParseLogLevel(level, &parsed).ok()) parsed = bdn::LogLevel::kInfo;

@@ -24,7 +24,8 @@ namespace {
 constexpr absl::Duration kRetryInterval = absl::Milliseconds(50);
 constexpr absl::Duration kReportAfter = absl::Seconds(5);
 
-// A process that trains has as many threads for codecs as it is given.
+// Reads a worker's options. A process that trains uses as many threads for codecs as the setting
+// says; 0, a choice by the number of processors, is for host daemons alone.
 absl::StatusOr<Worker::Options> ReadOptions(const Config& config) {
   BDN_RETURN_IF_ERROR(config.Int("threads", 1, 1024).status());
   return ReadWorkerOptions(config);
@@ -73,7 +74,8 @@ absl::StatusOr<AttachOptions> ReadAttachOptions(const Config& config) {
   return options;
 }
 
-// The daemon may be about to start.
+// Connects to the host daemon, and tries again while none listens there: the daemon may be about to
+// start.
 absl::StatusOr<FileDescriptor> ConnectInTime(const AttachOptions& options, const Clock* clock) {
   const absl::Time deadline = clock->Now() + options.client.attach_timeout;
   absl::Time report = clock->Now() + kReportAfter;
@@ -82,6 +84,7 @@ absl::StatusOr<FileDescriptor> ConnectInTime(const AttachOptions& options, const
   for (;;) {
     absl::StatusOr<FileDescriptor> socket = ConnectToHost(options.address);
     const absl::Time now = clock->Now();
+    // Only a missing daemon may still come; another error, as another user's daemon, stays.
     if (!absl::IsNotFound(socket.status()) || now >= deadline) return socket;
     if (now >= report) {
       LogWarning("attaching: %s; trying on", socket.status().message());
@@ -106,6 +109,8 @@ absl::StatusOr<Config> LoadWorkerConfig(const std::vector<std::string>& flags) {
                        Config::Load(WorkerSettings(), flags, ReadEnvironment(), AllSettings()));
   LogLevel level;
   BDN_RETURN_IF_ERROR(ParseLogLevel(config.Text("log-level"), &level));
+  // All settings are checked here, before anything connects, so that a wrong one is an error at
+  // once.
   BDN_RETURN_IF_ERROR(ReadLogFormat(config).status());
   BDN_RETURN_IF_ERROR(ReadOptions(config).status());
   BDN_RETURN_IF_ERROR(ReadDeviceOptions(config).status());

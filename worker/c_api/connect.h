@@ -13,34 +13,38 @@
 #include "worker/device/device_exchanges.h"
 #include "worker/local/local_cluster.h"
 
-// From settings to a client of a job: a worker over gRPC and ZeroMQ, or inside a local cluster.
+// Makes a client of a job from settings: a worker over gRPC and ZeroMQ, a process attached to its
+// host daemon, or a worker inside a local cluster.
 
 namespace bdn {
 
-// Settings as flags over the environment. InvalidArgument names the one that is wrong.
+// Reads the settings: flags override the environment. InvalidArgument names the setting that is
+// wrong.
 absl::StatusOr<Config> LoadWorkerConfig(const std::vector<std::string>& flags);
 
-// The status of the job whose scheduler the settings name, as FetchStatusJson has it.
+// Returns the status of the job whose scheduler the settings name, as FetchStatusJson does.
 absl::StatusOr<std::string> AskStatus(const std::vector<std::string>& flags,
                                       absl::Duration timeout);
 
-// What a process hands down; outlives the client.
+// The clock and the metrics of one worker of this process. Outlives the client.
 struct ClientContext {
   SteadyClock clock;
   Registry telemetry;
 };
+// Joins the job, or attaches to the host daemon if setting `attach` names one.
 absl::StatusOr<std::unique_ptr<Client>> ConnectWorker(const Config& config, ClientContext* context);
-// The cluster outlives the client, too.
+// Makes a worker of a local cluster. The cluster outlives the client, too.
 absl::StatusOr<std::unique_ptr<Client>> ConnectLocalWorker(const Config& config,
                                                            ClientContext* context,
                                                            LocalCluster* cluster);
 
-// For its tensors in the memory of NVIDIA's GPUs. All outlive it.
+// Makes the exchanges of the client's tensors in the memory of NVIDIA's GPUs. All arguments outlive
+// it.
 absl::StatusOr<std::unique_ptr<DeviceExchanges>> MakeDeviceExchanges(const Config& config,
                                                                      Client* client,
                                                                      ClientContext* context);
 
-// NVIDIA's GPUs, a line each; or one that says why there is none.
+// Returns a line for each of NVIDIA's GPUs, or one line that says why there is none.
 std::string DescribeDevices(const Config& config);
 
 }  // namespace bdn

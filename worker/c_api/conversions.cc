@@ -23,7 +23,8 @@ absl::Duration Timeout(double seconds) {
   return absl::Seconds(std::min(seconds, 1e9));
 }
 
-// Promises hold of a schedule where they hold of all its stages, which have one memory.
+// Returns the traits of a schedule. The first four are promises, which a schedule keeps if all of
+// its periods do; the others come from the last period, because all periods share one residual.
 uint32_t TraitsOf(const CodecSchedule& schedule) {
   uint32_t traits =
       BDN_CODEC_LOSSLESS | BDN_CODEC_CARRIES_SUMS | BDN_CODEC_ADDS_ENCODED | BDN_CODEC_SHARES_DRAW;
@@ -105,7 +106,7 @@ absl::StatusOr<DeviceExchanges::Push> ToPush(const bdn_push* push) {
     return InvalidArgument("bdn_push: unknown flags %#x", push->flags);
   }
   PushRequest request{.tensor = push->tensor,
-                      .data = {.data = push->data},  // of the declared type and size
+                      .data = {.data = push->data},  // type and size as declared
                       .absent = (push->flags & BDN_ABSENT) != 0,
                       .priority = push->priority,
                       .weight = push->weight,

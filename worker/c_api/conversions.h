@@ -16,11 +16,12 @@
 #include "worker/client.h"
 #include "worker/device/device_exchanges.h"
 
-// What the C interface was given, checked, as the worker's own types; and back.
+// Conversions between the arguments of the C interface and the worker's own types, with checks.
 
 namespace bdn {
 
-// InvalidArgument: it is null, or of another version of the header. `name` is for the error.
+// Checks a struct of a caller. InvalidArgument: it is null, or of another version of the header.
+// `name` is for the error.
 template <typename Struct>
 absl::Status CheckStruct(const Struct* given, const char* name) {
   if (given == nullptr) return InvalidArgument("%s is null", name);
@@ -33,23 +34,25 @@ absl::Status CheckStruct(const Struct* given, const char* name) {
   return absl::OkStatus();
 }
 
-// The settings as flags, "--name=value". `options` may be null.
+// Returns the settings as flags, "--name=value". `options` may be null.
 absl::StatusOr<std::vector<std::string>> Flags(const bdn_options* options);
-// What is not a number, or below 0, is 0.
+// Returns a timeout; NaN and negative numbers become 0.
 absl::Duration Timeout(double seconds);
 
-// The call about the part of this name, at this worker's link or at the servers; `call` says the
-// rest. InvalidArgument lists the names.
+// Return `call`, about the part of this name, at this worker's link or at the servers.
+// InvalidArgument lists the names.
 absl::StatusOr<StateCall> OfLink(StateCall call, const char* part);
 absl::StatusOr<StateCall> OfServers(StateCall call, const char* part);
-// The call that sets the update rule of these tensors. InvalidArgument: one of them is null.
+// Returns the call that sets the update rule of these tensors. InvalidArgument: an argument is
+// null.
 absl::StatusOr<StateCall> SetRule(std::span<const uint32_t> tensors, const char* rule);
 absl::StatusOr<TensorDeclaration> ToDeclaration(const bdn_declaration& given);
 absl::StatusOr<DeviceExchanges::Push> ToPush(const bdn_push* push);
 
-// BDN_CODEC_..., or-ed.
+// Returns a codec's BDN_CODEC_... traits, or-ed.
 uint32_t TraitsOf(const CodecSchedule& schedule);
-// Writes at most `capacity` bytes, the final NUL among them; returns how many all of it takes.
+// Writes at most `capacity` bytes, the final NUL included. Returns the bytes that the whole text
+// takes with its NUL.
 size_t CopyText(const std::string& text, char* out, size_t capacity);
 
 }  // namespace bdn

@@ -13,11 +13,12 @@
 
 namespace bdn {
 
-// Blocks that callers have of workers' memory, which may outlive the workers. Thread-safe.
+// A table of the blocks that callers have allocated from workers' memory. Blocks may outlive their
+// workers. Thread-safe.
 class LentBlocks {
  public:
   absl::StatusOr<void*> Allocate(std::shared_ptr<MemoryDomain> domain, uint64_t bytes) {
-    // Beyond it sizes would overflow where they are rounded up.
+    // Beyond this, sizes would overflow where they are rounded up.
     constexpr uint64_t kMostBytes = uint64_t{1} << 62;
     std::byte* const block = bytes > kMostBytes ? nullptr : domain->Allocate(bytes);
     if (block == nullptr) {
@@ -27,7 +28,7 @@ class LentBlocks {
     blocks_[block] = {std::move(domain), bytes};
     return block;
   }
-  // Nothing where it is none of ours.
+  // Gives a block back; ignores an address that is no block of this table.
   void Free(void* block) {
     std::pair<std::shared_ptr<MemoryDomain>, uint64_t> lent;
     {
@@ -45,7 +46,8 @@ class LentBlocks {
   std::map<void*, std::pair<std::shared_ptr<MemoryDomain>, uint64_t>> blocks_ ABSL_GUARDED_BY(mu_);
 };
 
-// The process's; never taken down, so that its last blocks can be given back at any time.
+// Returns the table of this process. It is never destroyed, so that the last blocks can be given
+// back at any time.
 inline LentBlocks& LentMemory() {
   static LentBlocks& blocks = *new LentBlocks;
   return blocks;

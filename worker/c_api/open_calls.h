@@ -8,7 +8,7 @@ namespace bdn {
 // A count of the calls in progress on a handle, so that bdn_free can wait for them. Thread-safe.
 class OpenCalls {
  public:
-  // False after Close: then nobody may call, nor Exit.
+  // Begins a call. Returns false after Close: then the caller may not go on, nor call Exit.
   bool Enter() {
     MutexLock lock(&mu_);
     if (is_closed_) return false;
@@ -23,7 +23,7 @@ class OpenCalls {
     MutexLock lock(&mu_);
     is_closed_ = true;
   }
-  // Waits until all who have entered are out.
+  // Waits until all calls that have begun are over.
   void AwaitNone() {
     MutexLock lock(&mu_);
     while (inside_ > 0) changed_.Wait(&mu_);
