@@ -8,7 +8,8 @@
 namespace bdn {
 namespace {
 
-// From one chunk's payload to the next.
+// Returns the distance between two chunks' payloads. It is a multiple of 8, so that every payload
+// is aligned.
 size_t StrideOf(const Codec& codec) {
   return (codec.MaxEncodedBytes(kChunkElements, DType::kFloat32) + 7) / 8 * 8;
 }
@@ -36,7 +37,7 @@ absl::Status EncodeChunks(const Codec& codec, ConstView x,
 void DecodeChunks(const Codec& codec, ByteSpan in, size_t n, size_t offset, float scale, bool adds,
                   MutableView y) {
   const size_t stride = StrideOf(codec);
-  std::vector<float> whole;  // of a chunk that y has a part of
+  std::vector<float> whole;  // a chunk of which y has only a part
   for (size_t done = 0; done < y.n;) {
     const size_t chunk = (offset + done) / kChunkElements;
     const size_t begin = chunk * kChunkElements;

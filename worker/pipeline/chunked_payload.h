@@ -10,24 +10,26 @@
 #include "common/base/dtype.h"
 #include "compressors/codec.h"
 
-// A whole tensor, encoded in chunks of kChunkElements (the last may be shorter), each a payload at a place
-// that follows from the codec and the number of elements alone: so that any part of it is decoded without
-// the rest. REQUIRES for all: codec.bounds_itself(), for then decoding stays inside whatever the bytes are.
+// A whole tensor encoded in chunks of kChunkElements; the last may be shorter. Each chunk is a
+// payload whose offset follows from the codec and the number of elements alone, so that any part
+// can be decoded without the rest. REQUIRES for all: codec.bounds_itself(), because decoding then
+// stays in bounds whatever the bytes are.
 
 namespace bdn {
 
 inline constexpr size_t kChunkElements = size_t{64} << 10;
 
-// Of all chunks of n elements.
+// Returns the bytes of all chunks of n elements.
 size_t ChunkedBytes(const Codec& codec, size_t n);
 
-// p = x, chunk by chunk, `draw(i)` being that of chunk i. InvalidArgument: an element is not finite.
-// REQUIRES: codec.Supports(x.dtype), out.size() >= ChunkedBytes(codec, x.n), of a place aligned to 8.
+// Encodes x chunk by chunk; `draw(i)` returns the draw of chunk i. InvalidArgument: an element is
+// not finite. REQUIRES: codec.Supports(x.dtype), out.size() >= ChunkedBytes(codec, x.n), and out is
+// aligned to 8.
 absl::Status EncodeChunks(const Codec& codec, ConstView x,
                           const std::function<Draw(uint32_t)>& draw, MutableByteSpan out);
 
-// y[i] = scale * decoded[offset + i], or added to y where `adds`. `y` is float32. REQUIRES: `in` is of n
-// elements, offset + y.n <= n.
+// Sets y[i] to scale * decoded[offset + i], or adds that to y[i] if `adds`. `y` is float32.
+// REQUIRES: `in` holds n elements, offset + y.n <= n.
 void DecodeChunks(const Codec& codec, ByteSpan in, size_t n, size_t offset, float scale, bool adds,
                   MutableView y);
 

@@ -15,9 +15,10 @@ absl::Status MoveToDevice(CodecDevice* device, const std::vector<float>& from, D
   return device->CopyToDevice(std::as_bytes(std::span(from)), to->get());
 }
 
-// What there is of residual and momentum is on the device, and all that the key needs is there. Nothing
-// has changed where it is not.
+// Moves residual and momentum to `device`, and allocates what the key needs there. After an error
+// nothing has changed: the new memory is complete before the old is given up.
 absl::Status SettleOn(CodecDevice* device, const DeclaredKey& key, LinkMemory* memory) {
+  // The tensor has moved to another device, and devices exchange memory only through the host.
   if (memory->device != nullptr && memory->device != device) BDN_RETURN_IF_ERROR(BringHome(memory));
   if (memory->device == device) return absl::OkStatus();
   const size_t bytes = key.entry.elements * sizeof(float);
@@ -29,7 +30,7 @@ absl::Status SettleOn(CodecDevice* device, const DeclaredKey& key, LinkMemory* m
   if (!memory->residual.empty()) {
     BDN_RETURN_IF_ERROR(MoveToDevice(device, memory->residual, &residual));
   }
-  // A state may have been set of a momentum that the key does not use.
+  // A caller may have set a momentum that the key does not use; that stays with the host.
   const bool moves_momentum = key.entry.momentum > 0 && !memory->momentum.empty();
   if (moves_momentum) BDN_RETURN_IF_ERROR(MoveToDevice(device, memory->momentum, &momentum));
   memory->device = device;
@@ -95,6 +96,7 @@ absl::Status EncodePushOnDevice(const EncodeContext& context, const DeclaredKey&
   Buffer payload = context.pool->Get(codec.MaxEncodedBytes());
   const absl::StatusOr<size_t> used =
       EncodePayload(context, key, memory, exchange, payload.mutable_span());
+  // A gradient that is not finite is no error of the device: all workers must hear of it.
   if (absl::IsInvalidArgument(used.status())) {
     header.flags = kFlagNonFinite;
     exchange->push = Frame{header, {}};
@@ -114,6 +116,8 @@ absl::Status DecodeReplyOnDevice(const DeclaredKey& key, const Frame& reply, Lin
   if (exchange->nonfinite) {
     BDN_RETURN_IF_ERROR(UndoPushOnDevice(key, memory, exchange));
     if (!is_wanted) return absl::OkStatus();
+    // A round that is not finite is rare, so a copy from the host does, without a kernel of its
+    // own.
     std::vector<std::byte> values(segment.data.n * DTypeSize(segment.data.dtype));
     FillNaN({values.data(), segment.data.dtype, segment.data.n});
     return exchange->device->CopyToDevice(values, segment.data.data);
@@ -135,12 +139,15 @@ absl::Status UndoPushOnDevice(const DeclaredKey& key, LinkMemory* memory, Exchan
   const ByteSpan payload = exchange->push.payload.span();
   DeviceSource step = SourceOf(key, *memory, *exchange);
   absl::Status status;
+  // As in UndoPush: where the callers have their tensors back, the gradient is gone, and the
+  // payload is owed instead.
   if (!exchange->given_back) {
     step.options.decay = UndoDecay(step.options.decay);
     status = exchange->device->Undo(codec, payload, step);
   } else if (key.link.codecs.push_feedback.on) {
     status = exchange->device->Owe(codec, payload, key.entry.elements, step.residual);
   }
+  // Nothing has changed, and the push must stay marked as one that the host still has to undo.
   if (absl::IsResourceExhausted(status)) return status;
   exchange->uses_memory = false;
   if (!exchange->given_back) memory->previous_learning_rate = exchange->replaced_learning_rate;
@@ -158,6 +165,7 @@ absl::Status BringHome(LinkMemory* memory) {
   BDN_RETURN_IF_ERROR(copy(memory->device_momentum, &memory->momentum));
   memory->device_residual = DeviceMemory();
   memory->device_momentum = DeviceMemory();
+  // Last: after a failed copy the device still holds both.
   memory->device = nullptr;
   return absl::OkStatus();
 }
@@ -168,6 +176,7 @@ absl::Status StageOnHost(Exchange* exchange) {
   if (exchange->segments[0].present) {
     BDN_RETURN_IF_ERROR(exchange->device->CopyToHost(data.data, exchange->staging));
   }
+  // The stages then see a tensor of the host; `device_data` keeps the address for DeliverStaged.
   exchange->device_data = std::exchange(data.data, exchange->staging.data());
   return absl::OkStatus();
 }

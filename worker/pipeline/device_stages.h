@@ -4,29 +4,32 @@
 #include "absl/status/status.h"
 #include "worker/pipeline/stages.h"
 
-// The stages of an exchange whose tensor lies in a device's memory (Exchange::device): those of stages.h,
-// with the same payloads and the same bits in tensor and memory, which lies there as well. Each waits for
-// the device, on the thread that calls. Errors as of CodecDevice; they name no tensor.
+// The stages of an exchange whose tensor lies in a device's memory (Exchange::device): those of
+// stages.h, with the same payloads and the same bits in tensor, residual and momentum; these lie in
+// the device's memory, too. Each function blocks its thread until the device is done. Errors are
+// those of CodecDevice; they name no tensor.
 
 namespace bdn {
 
-// Whether exchanges of the key can: it is one tensor's, without a replica, and its codecs have kernels.
+// Returns whether a device can carry out the key's exchanges: the key is one tensor's, without a
+// replica, and its codecs have kernels.
 bool RunsOnDevice(const DeclaredKey& key);
 
-// As EncodePush. ResourceExhausted: nothing has changed.
+// Does the same as EncodePush. ResourceExhausted: nothing has changed.
 absl::Status EncodePushOnDevice(const EncodeContext& context, const DeclaredKey& key,
                                 LinkMemory* memory, Exchange* exchange);
-// As DecodeReply. ResourceExhausted: nothing has changed but the tensor, which DecodeReply overwrites.
+// Does the same as DecodeReply. ResourceExhausted: nothing has changed but the tensor, which
+// DecodeReply overwrites.
 absl::Status DecodeReplyOnDevice(const DeclaredKey& key, const Frame& reply, LinkMemory* memory,
                                  Exchange* exchange);
-// As UndoPush. ResourceExhausted: nothing has changed.
+// Does the same as UndoPush. ResourceExhausted: nothing has changed.
 absl::Status UndoPushOnDevice(const DeclaredKey& key, LinkMemory* memory, Exchange* exchange);
 
-// Residual and momentum, where there are any, from the device to the host: nothing of them is there
-// afterwards.
+// Moves residual and momentum, if there are any, from the device to the host. Afterwards the device
+// holds nothing of them.
 absl::Status BringHome(LinkMemory* memory);
-// The exchange becomes one of the host: its tensor is copied to memory of its own, and DeliverStaged
-// copies the result back.
+// StageOnHost turns the exchange into one of the host: its tensor is copied to the host's memory.
+// DeliverStaged copies the result back to the device.
 absl::Status StageOnHost(Exchange* exchange);
 absl::Status DeliverStaged(Exchange* exchange);
 

@@ -9,13 +9,16 @@
 namespace bdn {
 namespace {
 
-// The stages, in the order of the way.
+// The lanes of the queue, in the order of the pipeline.
 enum LaneIndex : size_t { kEncodeLane, kDecodeLane, kNumLanes };
 
-// What is shorter is encoded and decoded by the thread that has it: to wake another costs more.
+// A key of fewer bytes is encoded and decoded by the thread that has it, because waking another
+// would cost more.
 constexpr uint64_t kShortKey = 16 << 10;
 
 bool IsShort(const KeyExchange& exchange, const SegmentedCodec& codec) {
+  // Only for codecs that bound themselves, since the payload may lie in memory that the peer can
+  // still change; and not for devices, for which the thread would have to sleep.
   return codec.bounds_itself() && exchange.claimed().device == nullptr &&
          KeyBytes(exchange.key().entry) <= kShortKey;
 }
@@ -42,7 +45,8 @@ void ExchangePipeline::Start(KeyExchange* exchange) {
         exchange, [] {}, StageSpan(options_.stages));  // it takes no budget
   }
   const size_t budget = exchange->MaxPushBytes();
-  // Equal priorities start at different keys, so that workers do not all meet at one server.
+  // The order of equal priorities differs between workers, so that not all of them send to the same
+  // server first.
   const Key order{exchange->id().value ^ static_cast<uint64_t>(options_.context.rank)};
   queue_.Push({.lane = kEncodeLane,
                .priority = exchange->claimed().priority,
@@ -65,6 +69,7 @@ void ExchangePipeline::Encode(KeyExchange* exchange, std::function<void()> sent,
   absl::StatusOr<RequestTable::Request> push = exchange->Encode(context);
   laps.End(Stage::kEncode, 1, bytes);
   if (push.ok()) return Send(exchange, *std::move(push), std::move(sent));
+  // Nothing will be sent, so the budget is given back here.
   sent();
   callbacks_.over(exchange, push.status());
 }
@@ -75,7 +80,7 @@ void ExchangePipeline::Send(KeyExchange* exchange, RequestTable::Request request
       std::move(request), {.sent = std::move(sent), .answered = [this, exchange](auto outcome) {
                              QueueDecode(exchange, std::move(outcome));
                            }});
-  // Our own bug: one exchange of a key is in flight at a time.
+  // Would be a bug of this library: a key has one exchange in flight at a time.
   if (!status.ok()) callbacks_.over(exchange, status);
 }
 
@@ -101,6 +106,8 @@ void ExchangePipeline::Decode(KeyExchange* exchange, RequestTable::Outcome outco
   const uint64_t bytes = KeyBytes(exchange->key().entry);
   if (answer.ok()) queued.End(Stage::kDecodeQueue, answer->payload.size());
   StageLaps laps(options_.stages);
+  // A reply in shared memory may be changed by its sender while it is decoded. Codecs that bound
+  // themselves tolerate that; other codecs, and devices, which read it later, get a copy.
   const bool may_change =
       exchange->key().link.codecs.Pull(exchange->claimed().step).bounds_itself() &&
       !exchange->claimed().is_on_device();
@@ -110,13 +117,14 @@ void ExchangePipeline::Decode(KeyExchange* exchange, RequestTable::Outcome outco
   KeyExchange::Next next = exchange->OnAnswer(outcome);
   const bool is_over = !next.request.has_value();
   const bool has_result = is_over && next.status.ok();
-  // Where the reply builds on a replica that is fetched, one item in several laps.
+  // An exchange that fetches a replica comes here several times; it counts as one item.
   if (answer.ok()) laps.End(Stage::kDecode, has_result ? 1 : 0, has_result ? bytes : 0);
   if (is_over) {
     callbacks_.over(exchange, next.status);
     if (has_result) laps.End(Stage::kDeliver, 1, bytes);
     return;
   }
+  // The next report of lateness comes after the patience that `late` has returned.
   if (!next.status.ok()) next.request->timeout = callbacks_.late(exchange, next.status);
   Send(exchange, *std::move(next.request), nullptr);
 }

@@ -15,33 +15,33 @@
 
 namespace bdn {
 
-// The way of an exchange whose front was claimed: encoded, sent, and decoded when its answer is
-// here, each stage handing over to the next by the stage queue or by an answer. Holds no lock of
-// its own and no exchange: until it says that one is over, the exchange belongs to the stages.
+// The pipeline of claimed exchanges: each is encoded, sent, and decoded when its answer has come. A
+// stage hands over to the next by the stage queue or by an answer. The pipeline has no lock of its
+// own and keeps no exchange: until it reports the end of one, the exchange belongs to its stages.
 // Thread-safe.
 class ExchangePipeline {
  public:
   struct Options {
     EncodeContext context;
-    size_t max_bytes_in_flight = 0;  // encoded, and not sent yet
-    StageTimes* stages = nullptr;    // borrowed; null: none are counted
+    size_t max_bytes_in_flight = 0;  // of pushes encoded and not yet sent
+    StageTimes* stages = nullptr;    // borrowed; null: no stage times are counted
   };
-  // What is told of an exchange, on the executor or inside Start, under no lock.
+  // Notifications about an exchange, made on the executor or inside Start, under no lock.
   struct Callbacks {
-    // It is not answered in time, and goes on. Its callers must not wait for it: GiveBack. Told
-    // again when there has been no answer for as long as this returns, or for the requests' timeout
-    // if that is less.
+    // The exchange was not answered in time, and goes on. Its callers must not wait for it: see
+    // KeyExchange::GiveBack. Called again when there was no answer for the duration that it
+    // returns, or for the requests' timeout if that is less.
     std::function<absl::Duration(KeyExchange* exchange, const absl::Status& status)> late;
-    // Once for each Start.
+    // The exchange has ended. Called once for each Start.
     std::function<void(KeyExchange* exchange, const absl::Status& status)> over;
   };
 
-  // `executor` and `requests` are borrowed. The executor must have run everything that is queued
-  // before the pipeline goes.
+  // `executor` and `requests` are borrowed. The executor must have run all queued work before the
+  // pipeline is destroyed.
   ExchangePipeline(const Options& options, Executor* executor, RequestRunner* requests,
                    Callbacks callbacks);
 
-  // REQUIRES: the exchange was claimed.
+  // Starts an exchange. REQUIRES: it was claimed.
   void Start(KeyExchange* exchange);
 
  private:

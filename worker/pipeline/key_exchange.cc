@@ -12,12 +12,14 @@
 namespace bdn {
 namespace {
 
-// Replies to one push that may come damaged: beyond that it is the path that damages, not chance.
+// The most replies to one push that may come damaged: more than that are damaged by the path, not
+// by chance.
 constexpr int kMaxDamagedReplies = 8;
-// For how long a key that found no memory on its device stays with the host.
+// The number of steps for which the host carries out a key's exchanges after the device had no
+// memory for one.
 constexpr Step kStepsByHost = 100;
 
-// The array of LinkMemory that a state is.
+// Returns the array of LinkMemory that holds a state.
 std::vector<float> LinkMemory::*ArrayOf(LinkState what) {
   switch (what) {
     case LinkState::kMomentum:
@@ -42,6 +44,7 @@ const Exchange* KeyExchange::Find(Step step) const {
 absl::Status KeyExchange::CheckFits(const std::string& tensor, Step step,
                                     const PushRequest& request) const {
   const Exchange* exchange = Find(step);
+  // The first push of a fused group in a step sets what the others must agree with.
   if (exchange == nullptr || exchange->num_filled == 0) return absl::OkStatus();
   if (exchange->program_steps != request.program_steps) {
     return InvalidArgument(
@@ -73,6 +76,7 @@ void KeyExchange::Deposit(size_t segment, uint64_t offset, uint64_t elements, St
   exchange.weight = request.weight;
   exchange.learning_rate = request.learning_rate;
   exchange.program_steps = request.program_steps;
+  // The frame carries the whole group, so it is as urgent as the most urgent of its tensors.
   exchange.priority = std::max(exchange.priority, request.priority);
   ExchangeSegment& filled = exchange.segments[segment];
   filled.filled = true;
@@ -89,23 +93,29 @@ void KeyExchange::Deposit(size_t segment, uint64_t offset, uint64_t elements, St
 }
 
 bool KeyExchange::Claim() {
+  // Transition Deposit -> Claim. Only the front may be claimed: the residual of one step is an
+  // input of the next, so a key's exchanges never overlap. An incomplete front waits for the other
+  // tensors of its fused group, whose pushes call this again.
   if (claimed_ != nullptr || queue_.empty() || !queue_.front()->is_complete()) return false;
   claimed_ = queue_.front().get();
   return true;
 }
 
 std::unique_ptr<Exchange> KeyExchange::Finish() {
+  // Transition to Finish. The key is free for the next Claim from here on, and nothing can wait
+  // behind this exchange any more.
   std::unique_ptr<Exchange> finished = std::move(queue_.front());
   queue_.pop_front();
   claimed_ = nullptr;
   held_up_since_.reset();
-  asked_ = {};  // it holds the push
+  asked_ = {};  // its frame holds the push's payload
   return finished;
 }
 
 std::deque<std::unique_ptr<Exchange>> KeyExchange::TakeWaiting() {
   std::deque<std::unique_ptr<Exchange>> all = TakeAll();
   if (claimed_ == nullptr) return all;
+  // The claimed exchange belongs to its stage, which will call Finish.
   queue_.push_back(std::move(all.front()));
   all.pop_front();
   held_up_since_.reset();  // nothing waits behind it
@@ -127,7 +137,7 @@ RequestTable::Request KeyExchange::PushRequestOf(const Exchange& exchange) const
           .of_exchange = true};
 }
 
-// Asks for the replica of the next segment, as the reply of this step left it.
+// Returns the request for the replica of the next segment, as the reply of this step left it.
 RequestTable::Request KeyExchange::FetchRequest(const Exchange& exchange) {
   const size_t segment = exchange.segments_fetched;
   const bool delta = key_.link.codecs.reply == ReplyKind::kDelta;
@@ -146,6 +156,8 @@ RequestTable::Request KeyExchange::FetchRequest(const Exchange& exchange) {
 }
 
 absl::StatusOr<RequestTable::Request> KeyExchange::Encode(const EncodeContext& context) {
+  // Transition Claim -> Encode. A residual that a device has lost must not be replaced by zeros
+  // without a word: the training would silently lose what it owes.
   if (!memory_.lost.ok()) return Named(memory_.lost, "encode");
   absl::Status status;
   if (claimed_->is_on_device() && claimed_->step < memory_.host_until) {
@@ -153,32 +165,40 @@ absl::StatusOr<RequestTable::Request> KeyExchange::Encode(const EncodeContext& c
   } else if (claimed_->is_on_device()) {
     status = EncodePushOnDevice(context, key_, &memory_, claimed_);
     if (absl::IsResourceExhausted(status)) {
+      // Out of memory is the one error of a device after which nothing has changed, so the host can
+      // take over in the same step.
       status = GoOnByHost(status);
     } else if (!status.ok()) {
       NoteLost(status);
     }
   }
   if (!claimed_->is_on_device()) {
+    // EncodePush works on the host's arrays.
     if (status.ok()) status = BringHome(&memory_);
     if (status.ok()) EncodePush(context, key_, &memory_, claimed_);
     const bool is_of_device = claimed_->device != nullptr && claimed_->segments[0].present;
     if (status.ok() && is_of_device) claimed_->device->CountEncodedByHost();
   }
   if (!status.ok()) return Named(status, "encode");
+  // A copy is kept: if no answer comes, the same request is made again, with the same bytes, for a
+  // server may count them only once.
   return asked_ = PushRequestOf(*claimed_);
 }
 
 absl::Status KeyExchange::GoOnByHost(const absl::Status& why) {
   claimed_->device->SayThatMemoryIsOut(key_.tensor_names[0], why);
+  // Memory that was out is likely to be out at the next step, too, and each try moves residual and
+  // momentum.
   memory_.host_until = claimed_->step + kStepsByHost;
   return StageOnHost(claimed_);
 }
 
 void KeyExchange::NoteLost(const absl::Status& status) {
+  // Without residual and momentum a failed exchange leaves nothing behind.
   if (!key_.has_memory()) return;
   memory_.lost = FailedPrecondition(
-      "what its error feedback or momentum remembers was lost in step %d, when its device failed: %s; start "
-      "again from a checkpoint",
+      "what its error feedback or momentum remembers was lost in step %d, when its device failed: "
+      "%s; start again from a checkpoint",
       claimed_->step, status.message());
 }
 
@@ -194,6 +214,8 @@ KeyExchange::Next KeyExchange::Ask(RequestTable::Request request) {
 }
 
 bool KeyExchange::GiveBack() {
+  // The exchange goes on for the sake of the residual alone: the callers may overwrite their
+  // tensors from here on, so no pointer to these may be left.
   if (std::exchange(claimed_->given_back, true)) return false;
   for (ExchangeSegment& segment : claimed_->segments) {
     segment.data = {};
@@ -205,30 +227,44 @@ bool KeyExchange::GiveBack() {
 
 KeyExchange::Next KeyExchange::OnAnswer(const RequestTable::Outcome& outcome) {
   const absl::StatusOr<Frame>& frame = outcome.frame;
+  // Transition OnAnswer -> the same request once more. It is not known whether the server has
+  // counted the push, and both guesses would be wrong in half the cases: a counted push that is
+  // undone would be sent twice by the residual, one that is not counted would be lost. The server
+  // knows, so it is asked until it answers, however often that takes (is_patient). The error tells
+  // the pipeline to give the callers their tensors back.
   if (outcome.is_unknown) {
     asked_.is_patient = true;
     return {asked_, frame.status()};
   }
+  // Transition OnAnswer -> Finish: the server has refused the push, or the job has failed. End
+  // undoes a push that was never counted.
   if (!frame.ok()) return End(frame.status());
+  // Any answer that is no error means that the server has counted the push. From here on an error
+  // must not undo it, or it would be sent a second time.
   claimed_->counted = true;
   return frame->header.type == FrameType::kValue ? OnReplica(*frame) : OnReply(*frame);
 }
 
 KeyExchange::Next KeyExchange::OnReply(const Frame& reply) {
   const absl::Status status = CheckReply(key_, *claimed_, reply);
-  // It was damaged on the way. The server still has it, and takes the same push for a request to
-  // send it again.
+  // Transition OnAnswer -> the push once more. The reply was damaged on the way. The server still
+  // has it, and takes the same push for a request to send it again.
   if (absl::IsDataLoss(status) && ++claimed_->damaged_replies < kMaxDamagedReplies) {
     return Ask(PushRequestOf(*claimed_));
   }
   if (!status.ok()) return End(Named(status, "decode"));
+  // All workers learn it from the same reply, so that all encode the next step alike.
   if (reply.header.flags & kFlagUncompressed) {
     key_.link.codecs.GoUncompressed(claimed_->step + 1);
     memory_.monitor.NoteUncompressed();
   }
-  // The replica stays of the step that it is of, and the next reply that is wanted finds that.
+  // Transition OnAnswer -> Finish, without a result. The replica keeps the step that it has, which
+  // the next wanted reply finds to be too old.
   if (reply.header.flags & kFlagUnwanted) return End(absl::OkStatus());
   if (LacksReplica(key_, memory_, reply)) {
+    // Transition OnAnswer -> a fetch of the first segment's replica. The reply is of no use without
+    // the replica on which it builds; but it says which segments are absent, and the fetched
+    // replica is already that after this reply.
     NoteAbsent(key_, reply, claimed_);
     return Ask(FetchRequest(*claimed_));
   }
@@ -239,7 +275,8 @@ absl::Status KeyExchange::Decode(const Frame& reply) {
   if (claimed_->is_on_device()) {
     const absl::Status status = DecodeReplyOnDevice(key_, reply, &memory_, claimed_);
     if (!absl::IsResourceExhausted(status)) {
-      // Of a reply that is decoded nothing but an undone push changes the memory.
+      // Decoding a reply changes neither residual nor momentum, except that it undoes the push of a
+      // round that is not finite.
       if (!status.ok() && claimed_->nonfinite) NoteLost(status);
       return status;
     }
@@ -266,12 +303,16 @@ absl::Status KeyExchange::Undo() {
 
 KeyExchange::Next KeyExchange::OnReplica(const Frame& value) {
   const absl::Status status = TakeReplica(key_, value, &memory_, claimed_);
+  // Transition OnAnswer -> a fetch of the next segment's replica, or Finish after the last.
   const bool more = ++claimed_->segments_fetched < claimed_->segments.size();
   if (status.ok() && more) return Ask(FetchRequest(*claimed_));
   return End(status);
 }
 
 KeyExchange::Next KeyExchange::End(const absl::Status& status) {
+  // An error ends the exchange; the residual must then be as if the push had never been encoded. An
+  // error of the undoing itself is only logged: the callers get the first error, and NoteLost has
+  // noted what is lost.
   if (!status.ok() && !claimed_->counted) {
     const absl::Status undone = Undo();
     if (!undone.ok()) LogError("%s", Named(undone, "undo").message());
@@ -282,11 +323,11 @@ KeyExchange::Next KeyExchange::End(const absl::Status& status) {
 // ---- The memory
 
 absl::Status KeyExchange::CopyState(LinkState what, size_t segment, std::span<float> out) {
-  // What is left of it must not become part of a checkpoint.
+  // The remains of a lost residual must not become part of a checkpoint.
   if (what != LinkState::kReplica) BDN_RETURN_IF_ERROR(memory_.lost);
   BDN_RETURN_IF_ERROR(BringHome(&memory_));
   const std::vector<float>& state = memory_.*ArrayOf(what);
-  // Without feedback the residual is scratch.
+  // Without error feedback the residual is scratch memory.
   const bool is_kept =
       !state.empty() && (what != LinkState::kResidual || key_.link.codecs.push_feedback.on);
   if (!is_kept) {
@@ -300,8 +341,8 @@ absl::Status KeyExchange::CopyState(LinkState what, size_t segment, std::span<fl
 
 absl::Status KeyExchange::SetState(LinkState what, size_t segment, std::span<const float> in) {
   BDN_RETURN_IF_ERROR(BringHome(&memory_));
-  memory_.lost = absl::OkStatus();  // whoever sets one part of a checkpoint sets all
-  // A replica of one's own making fits no reply: the next fetches it.
+  memory_.lost = absl::OkStatus();  // a caller that sets one part of a checkpoint sets all
+  // A replica that a caller has made fits no reply, so the next reply fetches a new one.
   if (what == LinkState::kReplica) memory_.replica_step.reset();
   std::vector<float>& state = memory_.*ArrayOf(what);
   state.resize(key_.entry.elements);
@@ -310,10 +351,11 @@ absl::Status KeyExchange::SetState(LinkState what, size_t segment, std::span<con
 }
 
 void KeyExchange::AdoptReplica(size_t segment, Step step, std::span<const float> weights) {
-  memory_.replica_step.reset();  // until it is whole again
+  memory_.replica_step.reset();  // until all segments are here
   memory_.replica.resize(key_.entry.elements);
   std::copy(weights.begin(), weights.end(),
             memory_.replica.begin() + key_.link.codecs.pull->segment_offset(segment));
+  // Segments of different steps make no replica.
   if (step != adopted_step_) adopted_.clear();
   adopted_step_ = step;
   adopted_.insert(segment);

@@ -18,101 +18,110 @@
 
 namespace bdn {
 
-// The exchanges of one key, one after the other, and what its links remember between them. A state
-// machine without thread, clock or socket:
+// The queue of one key's exchanges, which are carried out one after the other, and the state that
+// its links keep between them. A state machine without thread, clock or socket:
 //
 //   Deposit (of every segment) -> Claim -> Encode -> OnAnswer ... OnAnswer -> Finish
 //
-// A push that is not answered in time may have been counted or not. Its callers get an error and
-// their tensors back, and the exchange goes on without them until its server has said which: only
-// then the key is free for the next, and its memory right.
+// A push that is not answered in time may or may not have been counted. Its callers get an error
+// and their tensors back, and the exchange goes on without them until its server has said which it
+// was: only then is the key free for the next exchange, and the residual right.
 //
-// Not thread-safe, in two halves. The queue belongs to whoever holds the lock of the tensor table.
-// The exchange that was claimed, and the memory with it, belong to who claimed it, from Claim to
-// Finish, without a lock. Memory is otherwise read and set under the lock, while the key is idle.
+// Not thread-safe, in two halves. The queue belongs to the holder of the tensor table's lock. A
+// claimed exchange, and with it the residual, the momentum and the replica, belong without a lock
+// to the thread that carries it out, from Claim to Finish. While the key is idle, these are read
+// and set under the lock.
 class KeyExchange {
  public:
   explicit KeyExchange(DeclaredKey key) : key_(std::move(key)) {}
   KeyExchange(const KeyExchange&) = delete;
   KeyExchange& operator=(const KeyExchange&) = delete;
 
-  // Const, for any thread.
+  // These never change, and may be called on any thread.
   const DeclaredKey& key() const { return key_; }
   Key id() const { return key_.entry.key; }
   const std::string& first_tensor() const { return key_.tensor_names[0]; }
 
-  // The number of the next request about what its server holds of the key. For whoever has the key:
-  // who claimed its exchange, or, while it is idle, who holds the lock.
+  // Returns the number of the next request about the state that the server holds for the key. To be
+  // called by the owner of the claimed exchange, or under the lock while the key is idle.
   uint32_t NextRequestNumber() { return ++last_request_; }
-  // The step of its next broadcast, where it is a key of those; under the lock.
+  // Returns the step of the key's next broadcast, if it is a broadcast key. Under the lock.
   Step NextBroadcast() { return ++last_broadcast_; }
 
   // ---- The queue
 
   bool is_idle() const { return queue_.empty(); }
   bool is_in_flight() const { return claimed_ != nullptr; }
-  // Whether its server is asked something else about the key meanwhile (ServerRequests): then it has
-  // no exchange.
+  // Whether ServerRequests has an open request about the key. The key has no exchange then.
   bool has_server_request() const { return has_server_request_; }
   void set_has_server_request(bool has) { has_server_request_ = has; }
-  // Its tensors are retired: nothing more is deposited.
+  // Notes that the key's tensors are retired: nothing more is deposited.
   void Retire() { is_retired_ = true; }
   bool is_retired() const { return is_retired_; }
-  // Whether what is in flight is all that can be sent without further pushes of the caller.
+  // Returns whether the exchange in flight is the last one that can be sent without further pushes
+  // by the caller.
   bool is_last_ready() const { return queue_.size() == 1 || !queue_[1]->is_complete(); }
-  // To be called after whatever may let something wait behind an exchange that was given back.
+  // Notes the time if an exchange waits behind one that was given back, unless one did before. To
+  // be called after each change that may bring that about.
   void NoteHeldUp(absl::Time now);
-  // Since when something has waited so; nothing does where it is none.
+  // Returns since when an exchange has waited so, or nothing if none does.
   std::optional<absl::Time> held_up_since() const { return held_up_since_; }
-  // Null: no exchange of this step waits or is in flight.
+  // Returns the exchange of this step that waits or is in flight, or null.
   const Exchange* Find(Step step) const;
   const Exchange& front() const { return *queue_.front(); }
 
-  // InvalidArgument when the request contradicts what was deposited for its group in `step`.
+  // InvalidArgument: the request contradicts another that was deposited for its fused group in
+  // `step`.
   absl::Status CheckFits(const std::string& tensor, Step step, const PushRequest& request) const;
-  // Adds one segment to the exchange of `step`; `offset` and `elements` are its place in the
-  // tensor, which has request.data.n elements where there is data. REQUIRES: CheckFits is OK.
+  // Adds one segment to the exchange of `step`. `offset` and `elements` say which part of the
+  // tensor it is; the tensor has request.data.n elements where there is data. REQUIRES: CheckFits
+  // is OK.
   void Deposit(size_t segment, uint64_t offset, uint64_t elements, Step step, TicketId ticket,
                const PushRequest& request);
-  // Takes the front in hand when it is complete and nobody has it. False: there is nothing to do.
+  // Claims the front of the queue if it is complete and not claimed yet. Returns false if there is
+  // nothing to do.
   bool Claim();
-  // Gives up the front, which is over, and returns it. REQUIRES: it was claimed.
+  // Removes the front, which has ended, from the queue and returns it. REQUIRES: it was claimed.
   std::unique_ptr<Exchange> Finish();
-  // Everything but what is in flight.
+  // Removes and returns all exchanges that are not in flight.
   std::deque<std::unique_ptr<Exchange>> TakeWaiting();
-  // Everything that waits. REQUIRES: nothing is in flight.
+  // Removes and returns all exchanges. REQUIRES: none is in flight.
   std::deque<std::unique_ptr<Exchange>> TakeAll() { return std::exchange(queue_, {}); }
 
   // ---- The exchange that was claimed
 
   const Exchange& claimed() const { return *claimed_; }
-  // Most bytes that Encode's payload may have.
+  // Returns the most bytes that Encode's payload may have.
   size_t MaxPushBytes() const { return key_.link.codecs.Push(claimed_->step).MaxEncodedBytes(); }
-  // The push, encoded. Once for each exchange. An error is a device's, and the end.
+  // Encodes the push, once for each exchange. After an error, which only a device can cause, the
+  // exchange is over.
   absl::StatusOr<RequestTable::Request> Encode(const EncodeContext& context);
-  // What an answer to the last request leads to: the next request, or the end and how it came. A
-  // request with an error: there was no answer in time, and the callers must not wait for it.
+  // The next move of an exchange after an answer: its next request, or its end with a status. A
+  // request together with an error means that no answer came in time: the exchange goes on, but its
+  // callers must not wait for it.
   struct Next {
     std::optional<RequestTable::Request> request;
     absl::Status status;
   };
+  // Takes the outcome of the last request.
   Next OnAnswer(const RequestTable::Outcome& outcome);
-  // The exchange goes on without its callers, whose tensors it does not touch any more. False: it
-  // has been doing so already. Under the lock.
+  // Lets the exchange go on without its callers, whose tensors it does not touch from now on.
+  // Returns false if it already did. Under the lock.
   bool GiveBack();
 
-  // ---- The memory. REQUIRES for all: is_idle().
+  // ---- The residual, the momentum and the replica. REQUIRES for all: is_idle().
 
-  // What was measured of the link is no more shown.
+  // Ends the export of the link's measurements.
   void EndMonitor() { memory_.monitor.End(); }
   float previous_learning_rate() const { return memory_.previous_learning_rate; }
   void set_previous_learning_rate(float rate) { memory_.previous_learning_rate = rate; }
-  // A segment's part, float32[its elements]; zeros where there is none. FailedPrecondition: a device has lost it, and
-  // it is to be set first. Other errors are a device's.
+  // Copies a segment's part of a state, float32[its elements], to `out`; zeros where there is none.
+  // FailedPrecondition: a device has lost it, and it must be set first. Other errors are a
+  // device's.
   absl::Status CopyState(LinkState what, size_t segment, std::span<float> out);
   absl::Status SetState(LinkState what, size_t segment, std::span<const float> in);
-  // The replica of one segment, as the exchange of `step` left it. It is complete, and replies may
-  // build on it, once all segments are of one step.
+  // Takes the replica of one segment as the exchange of `step` left it. The replica is complete,
+  // and replies may build on it, once all segments are of one step.
   void AdoptReplica(size_t segment, Step step, std::span<const float> weights);
 
  private:
@@ -122,9 +131,10 @@ class KeyExchange {
   Next OnReply(const Frame& reply);
   Next OnReplica(const Frame& value);
   absl::Status Decode(const Frame& reply);
-  // Takes back what the push did to residual and momentum.
+  // Takes back the change that the push made to residual and momentum.
   absl::Status Undo();
-  // The device has no memory for the claimed exchange: the host carries it out, and those of the next steps.
+  // Hands the claimed exchange, and those of the next steps, over to the host, because the device
+  // has no memory for it.
   absl::Status GoOnByHost(const absl::Status& why);
   // Notes that a device failed while it changed residual or momentum.
   void NoteLost(const absl::Status& status);
@@ -133,16 +143,16 @@ class KeyExchange {
 
   const DeclaredKey key_;
   std::deque<std::unique_ptr<Exchange>> queue_;  // by step
-  Exchange* claimed_ = nullptr;                  // the front, while somebody has it
-  RequestTable::Request asked_;                  // its last
+  Exchange* claimed_ = nullptr;                  // the front of the queue, from Claim to Finish
+  RequestTable::Request asked_;                  // the claimed exchange's last request
   bool has_server_request_ = false;
   bool is_retired_ = false;
   std::optional<absl::Time> held_up_since_;
   LinkMemory memory_;
   uint32_t last_request_ = 0;
   Step last_broadcast_ = 0;
-  std::set<size_t> adopted_;  // segments of a replica that is being fetched
-  Step adopted_step_ = 0;     // and the step that left them so
+  std::set<size_t> adopted_;  // the segments so far of a replica that is being fetched
+  Step adopted_step_ = 0;     // the step that left those segments as they are
 };
 
 }  // namespace bdn

@@ -10,7 +10,8 @@
 namespace bdn {
 namespace {
 
-// How long a server may keep silent when the job begins before that is said, and how often then.
+// The time for which a server may be silent at the beginning of a job before that is logged, and
+// the time between further lines.
 constexpr absl::Duration kFirstReport = absl::Seconds(5);
 constexpr absl::Duration kNextReports = absl::Seconds(30);
 
@@ -51,6 +52,7 @@ void RequestRunner::Stop() {
 }
 
 absl::Status RequestRunner::SetMembership(std::shared_ptr<const Membership> membership) {
+  // Connections come before the table's membership, because that sends hellos at once.
   for (const NodeInfo& server : membership->servers) {
     {
       MutexLock lock(&mu_);
@@ -120,13 +122,16 @@ bool RequestRunner::Withdraw(Key key, Step step) {
 }
 
 void RequestRunner::OnFrame(ConnectionId from, Frame frame) {
-  if (frame.header.type != FrameType::kReply) Own(&frame);  // whose readers are many
+  // Other frames have readers that do not expect their bytes to change.
+  if (frame.header.type != FrameType::kReply) Own(&frame);
   Work work;
   {
     MutexLock lock(&mu_);
+    // A connection that Reconnect has replaced is not in the map, so its late frames are dropped.
     const auto node = nodes_.find(from);
     if (node == nodes_.end()) return;
     work = Prepare(table_.OnFrame(node->second, frame, clock_->Now()));
+    // Only these can end the wait of AwaitServers: the first frame from a server is one of them.
     if (frame.header.type == FrameType::kHello || frame.header.type == FrameType::kError) {
       heard_.SignalAll();
     }
@@ -138,8 +143,8 @@ absl::StatusOr<ConnectionId> RequestRunner::Connect(const NodeInfo& server) {
   return transport_->Connect({server.endpoints, server.public_key, secret_});
 }
 
-// On the timer's thread alone, so that the hello that follows goes out on the new connection. A
-// server that cannot be reached is not worth a failure, it is asked again.
+// Called on the timer's thread alone, so that the hello that follows is sent on the new connection.
+// A server that cannot be reached is no error here: it is tried again.
 void RequestRunner::Reconnect(const NodeInfo& server) {
   const absl::StatusOr<ConnectionId> connection = Connect(server);
   LogWarning("server %d at %s is silent: %s", server.rank, NetworkUrl(server.endpoints),
@@ -161,6 +166,8 @@ void RequestRunner::OnSendDone(Key key, uint64_t request) {
   {
     MutexLock lock(&mu_);
     if (!table_.OnSent(key, request, clock_->Now())) return;
+    // The timer thread is woken only if something falls due before it wakes by itself; most frames
+    // change no such time.
     if (table_.NextTick() < sleeping_until_) wake_.Signal();
     sent = TakeSent(&open_[key]);
   }
@@ -209,8 +216,11 @@ RequestRunner::Work RequestRunner::Prepare(RequestTable::Actions actions) {
   }
   for (RequestTable::Answer& answer : actions.answers) {
     auto ended = open_.extract(answer.key);
+    // Withdrawn: its caller has gone.
     if (ended.empty()) continue;
     Open& open = ended.mapped();
+    // An answer may overtake the transport's notice that the frame is out; the budget is given back
+    // in any case, and before `answered`.
     open.callbacks.sent = TakeSent(&open);
     const absl::StatusOr<Frame>& frame = answer.outcome.frame;
     if (frame.ok()) open.span.End(Stage::kWait, frame->payload.size());
@@ -221,6 +231,7 @@ RequestRunner::Work RequestRunner::Prepare(RequestTable::Actions actions) {
 }
 
 void RequestRunner::Perform(Work work) {
+  // All of this runs without the lock, as callbacks and the transport may call this object again.
   for (const NodeInfo& server : work.reconnects) Reconnect(server);
   for (Work::Send& send : work.sends) {
     const Key key = send.frame.header.key;
@@ -245,6 +256,7 @@ void RequestRunner::Run() {
         sleeping_until_ = table_.NextTick();
         clock_->WaitUntil(&wake_, &mu_, sleeping_until_);
       }
+      // Awake: nothing need signal this thread, which looks at the table again before it sleeps.
       sleeping_until_ = absl::InfinitePast();
       if (stopping_) return;
       work = Prepare(table_.OnTick(clock_->Now()));

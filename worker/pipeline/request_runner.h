@@ -16,47 +16,49 @@
 
 namespace bdn {
 
-// The RequestTable with a lock, a clock and a transport. Callers run it on their own threads (no
-// hand-over on the way of a frame); a thread of its own only waits for what falls due. Thread-safe.
+// A RequestTable with a lock, a clock and a transport. Callers run it on their own threads, so that
+// a frame's way has no hand-over; a thread of its own only waits for the next due time.
+// Thread-safe.
 class RequestRunner {
  public:
-  // What is told of one request, each at most once and never under the runner's lock: on the
-  // transport's threads, the runner's, or the caller's of Submit and Fail.
+  // Notifications about one request, each made at most once and never under the runner's lock: on
+  // the transport's threads, on the runner's, or on the caller's of Submit and Fail.
   struct Callbacks {
-    // May be null. The request's payload has gone out for the first time, or its answer is here,
-    // whichever is first: then it no longer counts against a budget.
+    // May be null. The request's payload has gone out for the first time, or its answer has come,
+    // whichever is first: from then on it does not count against a budget.
     std::function<void()> sent;
     std::function<void(RequestTable::Outcome outcome)> answered;
   };
 
-  // All are borrowed. The transport must be started with OnFrame. Before the runner goes it must be
-  // closed and joined, after the last call that may send. `stages`, unless null, counts how long
-  // requests with a `sent` take until then and until their answer.
+  // All are borrowed. The transport must be started with OnFrame. It must be closed and joined
+  // after the last call that may send, and before the runner is destroyed. Unless null, `stages`
+  // counts how long requests with a `sent` callback take until that, and from then until their
+  // answer.
   RequestRunner(const RequestTable::Options& options, Transport* transport, const Clock* clock,
                 StageTimes* stages = nullptr);
   ~RequestRunner();
   RequestRunner(const RequestRunner&) = delete;
   RequestRunner& operator=(const RequestRunner&) = delete;
 
-  // Connects to servers not known yet. The error names the address.
+  // Connects to servers that are not known yet. The error names the address.
   absl::Status SetMembership(std::shared_ptr<const Membership> membership);
-  // Waits until every server of the membership has said something: the way there and back is open.
-  // Warns of one that does not for some seconds. Unavailable names one that has not until
-  // `deadline`, its addresses and what to look at.
+  // Waits until every server of the membership has sent something, so that both directions are
+  // open. Logs a warning if that takes some seconds. Unavailable names a server that was silent
+  // until `deadline`, its addresses and what to check.
   absl::Status AwaitServers(absl::Time deadline);
-  // AlreadyExists, and no callback runs, when the key has an open request.
+  // Sends a request. AlreadyExists: the key has an open request; then no callback runs.
   absl::Status Submit(RequestTable::Request request, Callbacks callbacks);
-  // The request's asker has gone: no callback runs any more. It must have had no `sent`.
-  // False: its answer has been or is being delivered.
+  // Forgets a request whose caller has gone: none of its callbacks runs any more. The request must
+  // not have a `sent` callback. Returns false if its answer was or is being delivered.
   bool Withdraw(Key key, Step step);
   void OnFrame(ConnectionId from, Frame frame);
-  // How long a request that says nothing of it waits for its answer.
+  // Returns how long a request without a timeout of its own waits for its answer.
   absl::Duration timeout() const { return timeout_; }
-  // Whether what is sent is best made with a checksum.
+  // Returns whether frames to be sent need a checksum.
   bool needs_checksums() const { return transport_->needs_checksums(); }
   // Ends every open and future request with `status`.
   void Fail(const absl::Status& status);
-  // Ends the thread that waits for what falls due. Idempotent.
+  // Ends the runner's thread. Idempotent.
   void Stop();
   std::string WaitingFor(Key key) const;
   bool IsAccepted(Key key) const;
@@ -66,9 +68,10 @@ class RequestRunner {
   struct Open {
     Callbacks callbacks;
     uint64_t payload_bytes = 0;
-    StageSpan span;  // of the stage that it is in
+    StageSpan span;  // of the stage that the request is in
   };
-  // What the table asked for, with the callbacks that it concerns: done after the lock is gone.
+  // The actions that the table asked for, with the callbacks concerned; carried out after the lock
+  // is released.
   struct Work {
     struct Send {
       ConnectionId to;
@@ -86,9 +89,9 @@ class RequestRunner {
 
   Work Prepare(RequestTable::Actions actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Perform(Work work);
-  // The request is sent: what is to be told then, if it was not told yet.
+  // Returns the `sent` callback of a request that was just sent, or null if it was called before.
   std::function<void()> TakeSent(Open* open) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Frames of the old connection are dropped from then on.
+  // Connects to a silent server anew. Frames of the old connection are dropped from then on.
   void Reconnect(const NodeInfo& server);
   absl::StatusOr<ConnectionId> Connect(const NodeInfo& server);
   void OnSendDone(Key key, uint64_t request);
@@ -102,16 +105,17 @@ class RequestRunner {
 
   mutable Mutex mu_;
   CondVar wake_;
-  CondVar heard_;  // a server, or the end
+  CondVar heard_;  // a server was heard, or the runner has failed
   RequestTable table_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<Key, Open> open_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<NodeId, ConnectionId> connections_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<NodeId, NodeInfo> servers_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<ConnectionId, NodeId> nodes_ ABSL_GUARDED_BY(mu_);
-  // What the timer thread waits for; nothing earlier may go unsignalled.
+  // The time until which the timer thread sleeps; it must be signalled when something falls due
+  // earlier.
   absl::Time sleeping_until_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::thread timer_;  // last: starts when everything above is there
+  std::thread timer_;  // declared last: it uses the members above
 };
 
 }  // namespace bdn

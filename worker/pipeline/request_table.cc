@@ -15,15 +15,17 @@ namespace {
 
 constexpr int kMaxPayloadLosses = 8;
 constexpr int kMaxProbeBackoff = 8;  // times the probe interval
-// A server is asked so often, at least, within the time that it has for an answer.
+// A server gets at least so many probes within the time that it has for an answer.
 constexpr int kLeastQuestions = 4;
-// A server that cannot take a request yet is asked again after this, then twice as late each time:
-// with the usual probe interval for half a minute in all.
+// A request that its server cannot take yet is sent again after this delay, which doubles each
+// time: with the usual probe interval for half a minute in all.
 constexpr absl::Duration kRetryDelay = absl::Milliseconds(20);
 constexpr int kMaxRetries = 12;
-constexpr int kMaxPatience = 48;  // hellos or probes between two connections to a silent server
+// The most hellos or probes between two connections to a silent server.
+constexpr int kMaxPatience = 48;
 
-// Callers take the code Unknown for a request that the table has given up (Outcome::is_unknown).
+// Replaces the code Unknown of a server's error: callers take that code for a request that the
+// table has given up (Outcome::is_unknown).
 absl::Status NotUnknown(const absl::Status& status) {
   return absl::IsUnknown(status) ? Internal("%s", status.message()) : status;
 }
@@ -45,6 +47,8 @@ RequestTable::Actions RequestTable::SetMembership(std::shared_ptr<const Membersh
     if (is_new) SayHello(server.id, &peer->second, now, &actions);
   }
   for (auto& [key, open] : open_) {
+    // Refusals of the old epoch say nothing about the new one. Servers have emptied their open
+    // rounds, so every request is sent again, not only probed.
     open.retries = 0;
     SendRequest(&open, &actions);
   }
@@ -52,8 +56,11 @@ RequestTable::Actions RequestTable::SetMembership(std::shared_ptr<const Membersh
 }
 
 void RequestTable::SayHello(NodeId server, Peer* peer, absl::Time now, Actions* actions) {
-  // Before a server's job has begun it hears nothing: ask soon, then less often.
+  // A server does not hear hellos before its job has begun, so the pauses are short at first, and
+  // double. Until a hello is answered, requests wait: a server would refuse them.
   peer->is_open = false;
+  // Only hellos at the longest interval count as a sign of silence; the first, short intervals are
+  // expected to pass without an answer.
   if (peer->hello_interval == options_.probe_interval) ++peer->unanswered_hellos;
   peer->hello_interval = std::min(peer->hello_interval * 2, options_.probe_interval);
   SetHelloDue(peer, now + peer->hello_interval);
@@ -64,8 +71,9 @@ void RequestTable::SayHello(NodeId server, Peer* peer, absl::Time now, Actions* 
   actions->sends.push_back({server, MakeFrame(HelloHeader(options_.self), std::move(hello))});
 }
 
-// A network may have forgotten the connection without telling either end. The next hello is the
-// first frame on the new one, and what is open follows its answer.
+// Asks for a new connection: a network may have forgotten the old one without telling either end.
+// The next hello is the first frame on the new connection, and open requests follow its answer.
+// Patience doubles, so that a server that is down does not cause a connection every few seconds.
 void RequestTable::Reconnect(NodeId server, Peer* peer, absl::Time now, Actions* actions) {
   ++stats_.reconnects;
   actions->reconnects.push_back(server);
@@ -85,6 +93,7 @@ absl::StatusOr<RequestTable::Actions> RequestTable::Submit(Request request, absl
             .id = ++last_id_,
             .deadline = deadline,
             .planned = std::min(deadline, now + options_.probe_interval),
+            // With a short timeout, too, some probes must fit in before the request is given up.
             .interval = std::min(options_.probe_interval, options_.timeout / kLeastQuestions)};
   if (!failed_.ok()) {
     actions.answers.push_back({key, step, {Describe(open, failed_)}});
@@ -103,7 +112,8 @@ bool RequestTable::Withdraw(Key key, Step step) {
   return true;
 }
 
-// The request that a frame from `server` is about, and not an earlier one of the same key.
+// Returns the open request that a frame from `server` is about. A late answer to an earlier request
+// of the same key must not end this one.
 RequestTable::OpenMap::iterator RequestTable::FindOpen(NodeId server, const FrameHeader& answer) {
   const auto found = open_.find(answer.key);
   if (found == open_.end()) return found;
@@ -113,7 +123,8 @@ RequestTable::OpenMap::iterator RequestTable::FindOpen(NodeId server, const Fram
   return is_its ? found : open_.end();
 }
 
-// Nothing is due before the transport says that the frame is out: a slow link is not a lost frame.
+// Sends the request's own frame. No probe is due before the transport says that the frame is out:
+// on a slow link a frame is late, not lost, and a probe would only wait behind it.
 void RequestTable::SendRequest(Open* open, Actions* actions) {
   open->resend = false;
   open->accepted = false;
@@ -129,23 +140,31 @@ void RequestTable::SendProbe(Open* open, absl::Time now, Actions* actions) {
   SetDue(open, absl::InfiniteFuture());
   if (found == peers_.end() || !found->second.is_open) return;  // OnHello sends the request
   Peer& peer = found->second;
-  // What comes over a slow link comes one after the other: to ask for it now would bring it twice.
+  // Rule 1: no probe while other results arrive. Results come over a slow link one after the other,
+  // and a probe now would bring this one twice. The request itself may have been lost, though, so
+  // its probe is put off only so many times in a row (kMostPutOff), and only while the deadline
+  // leaves time for one.
   if (std::exchange(open->results_heard, peer.results_heard) != peer.results_heard &&
       open->probes_put_off < kMostPutOff && now + 2 * open->interval < open->deadline) {
     ++open->probes_put_off;
     return SetDue(open, now + open->interval);
   }
   open->probes_put_off = 0;
-  // Only silence counts. A server that says anything is reached by this connection, and a probe of one key
-  // may be late behind the answers about others; a connection that a network has forgotten brings nothing.
+  // Rule 2: only silence counts. A server that says anything is reached by this connection, and a
+  // probe of one key may be late behind the answers about others; a connection that a network has
+  // forgotten brings nothing.
   if (open->frames_heard != peer.frames_heard) open->unanswered_probes = 0;
   open->frames_heard = peer.frames_heard;
   if (++open->unanswered_probes > peer.patience) {
     return Reconnect(open->request.server, &peer, now, actions);
   }
+  // Rule 3: probes become rarer, since the usual cause of a late answer is another worker that is
+  // slow. They stay frequent enough for kLeastQuestions within the timeout.
   open->interval = std::min({open->interval * 2, options_.probe_interval * kMaxProbeBackoff,
                              options_.timeout / kLeastQuestions});
   const std::optional<FrameHeader> probe = ProbeFor(open->request.frame.header);
+  // Rule 4: the init of a tensor's state has no probe, because a server answers it at once: if no
+  // answer comes, it is sent again whole.
   if (!probe.has_value()) {
     ++stats_.resends;
     return SendRequest(open, actions);
@@ -163,7 +182,8 @@ void RequestTable::Send(const Request& request, Frame frame, uint64_t id, Action
 bool RequestTable::OnSent(Key key, uint64_t request, absl::Time now) {
   const auto found = open_.find(key);
   if (found == open_.end() || found->second.id != request) return false;
-  if (found->second.resend) return true;  // which is due already
+  // A resend is due already, and must not be put off by the probe's interval.
+  if (found->second.resend) return true;
   SetDue(&found->second, now + found->second.interval);
   return true;
 }
@@ -183,17 +203,20 @@ RequestTable::Actions RequestTable::OnTick(absl::Time now) {
       }
     }
   }
+  // Each call of OnDue ends the request or moves its entry, so this comes to an end.
   while (!agenda_.empty() && agenda_.begin()->first <= now) {
     OnDue(open_.find(agenda_.begin()->second), now, &actions);
   }
   return actions;
 }
 
-// Ends the request, or leaves it with nothing to do before later, or plans it for then.
+// Does the work that is due for a request: ends it, sends it or a probe, or only moves its entry in
+// the agenda to the time when work is due.
 void RequestTable::OnDue(OpenMap::iterator open, absl::Time now, Actions* actions) {
   if (open->second.NextTime() > now) return Plan(&open->second, open->second.NextTime());
   if (open->second.deadline <= now) {
-    // Whoever was missing when the server last spoke: the answer is the server's to give.
+    // The error must name the server: the ranks that were missing when it last spoke are not to
+    // blame, because the answer is the server's to give.
     open->second.missing.clear();
     open->second.request.root = -1;
     return GiveUp(open, DeadlineExceeded("no answer in %s", absl::FormatDuration(options_.timeout)),
@@ -206,6 +229,8 @@ void RequestTable::OnDue(OpenMap::iterator open, absl::Time now, Actions* action
 
 void RequestTable::SetDue(Open* open, absl::Time due) {
   open->due = due;
+  // A later time leaves the entry where it is. Most requests end before their entry's time, and
+  // OnDue moves the entries of the others.
   if (open->NextTime() < open->planned) Plan(open, open->NextTime());
 }
 
@@ -251,13 +276,13 @@ void RequestTable::OnResult(const Frame& frame, OpenMap::iterator open, absl::Ti
     ++stats_.frames_dropped;
     return;
   }
-  // A reply's checksum is read by the stage that decodes it, on the pool; a value has no such
+  // A reply's checksum is verified by the stage that decodes it, on the pool; a value has no such
   // stage.
   if (frame.header.type == FrameType::kValue && !CheckPayload(frame).ok()) {
     return ResendAt(&open->second, now);
   }
-  // Says that the value of a broadcast is here, so that the server need not keep it. Not answered;
-  // lost, it is made good by the next.
+  // Tells the server that the value of a broadcast has arrived, so that it need not keep it. The
+  // message is not answered; if it is lost, the next broadcast's fetch says the same.
   if (frame.header.type == FrameType::kValue && asked.part == StatePart::kNone) {
     const FrameHeader has =
         BroadcastHeader(FrameType::kProbe, asked.key, asked.step, asked.num_elements);
@@ -279,19 +304,25 @@ void RequestTable::OnHello(NodeId server, Actions* actions) {
 void RequestTable::OnWaiting(const Frame& frame, Open* open, absl::Time now, Actions* actions) {
   absl::StatusOr<std::vector<Rank>> missing = DecodeRanks(frame.payload.span());
   if (!CheckPayload(frame).ok() || !missing.ok()) return;  // the next probe asks again
+  // The server counts this worker among the missing, so our request never arrived or was lost with
+  // an old epoch.
   const bool lost_ours =
       std::find(missing->begin(), missing->end(), options_.rank) != missing->end();
   open->missing = *std::move(missing);
   open->accepted = !lost_ours && frame.header.epoch == membership_->epoch;
   if (!lost_ours) {
     open->retries = open->payload_losses = 0;
-    // Whoever it waits for is alive, or we would have been told: it owes us nothing before they come.
+    // The other workers are alive, or we would have been told. The server owes us nothing before
+    // they come, so its time begins anew.
     open->deadline = now + options_.timeout;
   }
+  // A fetch that gets this answer has arrived.
   if (lost_ours && !open->resend && open->request.frame.header.type != FrameType::kFetch) {
     ++stats_.resends;
     SendRequest(open, actions);
   } else if (open->due == absl::InfiniteFuture()) {
+    // The answer has overtaken the transport's notice that the frame is out, which would have
+    // planned the next probe.
     SetDue(open, now + open->interval);
   }
 }
@@ -306,7 +337,8 @@ void RequestTable::ResendAt(Open* open, absl::Time due) {
   SetDue(open, due);
 }
 
-// Sends the same bytes again, so many times, and later each time.
+// Sends the same bytes again, later each time, as often as the budget for the error allows. A
+// damaged frame is sent again at once: the server could take it, so there is nothing to wait for.
 void RequestTable::Retry(OpenMap::iterator found, const absl::Status& why, absl::Time now,
                          Actions* actions) {
   Open& open = found->second;
@@ -325,6 +357,8 @@ void RequestTable::Retry(OpenMap::iterator found, const absl::Status& why, absl:
 }
 
 void RequestTable::GiveUp(OpenMap::iterator open, const absl::Status& why, Actions* actions) {
+  // The server may have counted a push although its answer did not come; only the code Unknown says
+  // so. A request about state or a broadcast may simply be made again.
   const bool is_unknown = open->second.request.of_exchange;
   const absl::Status status =
       is_unknown ? absl::UnknownError(absl::StrCat(
@@ -338,19 +372,23 @@ void RequestTable::OnError(NodeId server, const Frame& frame, absl::Time now, Ac
                                                        : Unavailable("a damaged error frame");
   const auto peer = peers_.find(server);
   if (status.code() == absl::StatusCode::kUnauthenticated && peer != peers_.end()) {
-    // The server has lost our connection (or its own memory of it): greet, and ask again after
-    // that.
+    // The server has lost our connection, or its memory of it. It is greeted; OnHello then sends
+    // the open requests again.
     if (peer->second.is_open) SayHello(server, &peer->second, now, actions);
     return;
   }
-  // Steps of rounds and broadcasts count from 1, and so do requests about state.
+  // Steps of rounds and broadcasts count from 1, and so do the numbers of requests about state. An
+  // error with neither is about the hello.
   const bool about_hello = peer != peers_.end() && !peer->second.is_open &&
                            frame.header.step == 0 && frame.header.request == 0;
   if (about_hello) {
     if (status.code() == absl::StatusCode::kUnavailable ||
         status.code() == absl::StatusCode::kDataLoss) {
+      // The server has no membership yet, or the hello was damaged.
       return SetHelloDue(&peer->second, now + kRetryDelay);
     }
+    // A server that refuses this worker for good, as with a wrong secret, will never answer any
+    // request.
     return EndAll(Annotate(status, ServerName(server)), actions);
   }
   const auto found = FindOpen(server, frame.header);
@@ -358,8 +396,8 @@ void RequestTable::OnError(NodeId server, const Frame& frame, absl::Time now, Ac
     ++stats_.frames_dropped;
     return;
   }
-  // Unavailable: not yet. FailedPrecondition: our epoch is over; the next one re-stamps the same
-  // bytes. DataLoss: damaged on the way.
+  // Unavailable: the server cannot take it yet. FailedPrecondition: our epoch is over; the next one
+  // stamps the same bytes anew. DataLoss: the frame was damaged on the way.
   if (absl::IsUnavailable(status) || absl::IsFailedPrecondition(status) ||
       absl::IsDataLoss(status)) {
     return Retry(found, Annotate(status, ServerName(server)), now, actions);
@@ -421,6 +459,7 @@ std::string RequestTable::WaitingFor(const Open& open) const {
   const auto peer = peers_.find(open.request.server);
   const bool server_answers = peer != peers_.end() && peer->second.is_open;
   std::vector<Rank> ranks = open.missing;
+  // A server that waits for the root of a broadcast names no rank; the root is known here.
   const bool waits_for_root = open.request.frame.header.type == FrameType::kFetch;
   if (waits_for_root && ranks.empty() && open.request.root >= 0) {
     ranks.push_back(open.request.root);

@@ -7,7 +7,7 @@
 namespace bdn {
 namespace {
 
-// Order of a max-heap: true when a is less urgent than b.
+// Orders a max-heap: returns true when a is less urgent than b.
 bool LessUrgent(const StageQueue::Task& a, const StageQueue::Task& b) {
   return std::tie(b.priority, a.step, a.key) > std::tie(a.priority, b.step, b.key);
 }
@@ -32,6 +32,8 @@ void StageQueue::Push(Task task) {
     heap.push_back(std::move(task));
     std::push_heap(heap.begin(), heap.end(), LessUrgent);
   }
+  // Each task posts one turn. A turn runs the task that is most urgent by then, which need not be
+  // this one.
   executor_->Post([this] { RunOne(); });
 }
 
@@ -45,7 +47,8 @@ void StageQueue::Release(size_t lane, size_t bytes) {
   for (int i = 0; i < turns; ++i) executor_->Post([this] { RunOne(); });
 }
 
-// The lane whose first task goes next; null where none may run.
+// Returns the lane whose first task is to run next, or null if none may run. A lane with an empty
+// budget always may: a task larger than the budget could never run otherwise.
 StageQueue::LaneState* StageQueue::MostUrgent() {
   LaneState* best = nullptr;
   for (LaneState& lane : lanes_) {

@@ -14,15 +14,15 @@
 
 namespace bdn {
 
-// The pipeline's one queue: the tasks of all its stages run on an executor, most urgent first by
-// (priority, step, key). Each stage is a lane, which may have a budget of bytes that its tasks have
-// made and nobody has taken over yet. A budget is never held for a reply, or two workers that order
-// keys differently would wait for each other. Thread-safe.
+// A queue for the tasks of all stages of the pipeline, which an executor runs, the most urgent
+// first by (priority, step, key). Each stage is a lane, which may have a budget for bytes that its
+// tasks have made and that were not released yet. A budget is never held until a reply: else two
+// workers that order keys differently would wait for each other. Thread-safe.
 class StageQueue {
  public:
   struct Lane {
-    // Most bytes of tasks that have run and were not released. One may always run, whatever its
-    // size.
+    // The most bytes of tasks that have run and were not released. One task may always run,
+    // whatever its size.
     size_t max_bytes = std::numeric_limits<size_t>::max();
   };
   struct Task {
@@ -34,11 +34,11 @@ class StageQueue {
     std::function<void()> run;
   };
 
-  // `executor` is borrowed. Of tasks that are equally urgent, one of a later lane goes first: lanes
-  // are in the order of the way, and what is further on frees memory sooner.
+  // `executor` is borrowed. Among equally urgent tasks, one of a later lane runs first: lanes are
+  // in the order of the pipeline, and later stages free memory sooner.
   StageQueue(Executor* executor, std::span<const Lane> lanes);
 
-  // REQUIRES: task.lane is one of the lanes.
+  // Queues a task. REQUIRES: task.lane is one of the lanes.
   void Push(Task task);
   // Gives `bytes` of a lane's budget back.
   void Release(size_t lane, size_t bytes);

@@ -18,7 +18,8 @@
 namespace bdn {
 namespace {
 
-// The sources' part [offset, offset + n) as they lie, where all are float32; else empty.
+// Returns the sources' part [offset, offset + n) where all are float32 and not encoded; else an
+// empty list.
 std::vector<ScaledFloats> PlainSources(const PushSources& sources, uint64_t offset) {
   std::vector<ScaledFloats> plain;
   for (const PushSource& source : sources) {
@@ -28,7 +29,8 @@ std::vector<ScaledFloats> PlainSources(const PushSources& sources, uint64_t offs
   return plain;
 }
 
-// data <- the sum of its sources, a cache's worth at a time: each is read once.
+// Sums the sources into the segment's data, a cache's worth at a time, so that each source is read
+// once from memory.
 void SumSources(const ExchangeSegment& segment) {
   const PushSources& sources = *segment.sources;
   if (const auto plain = PlainSources(sources, segment.source_offset); !plain.empty()) {
@@ -38,7 +40,8 @@ void SumSources(const ExchangeSegment& segment) {
   const bool is_encoded = std::any_of(sources.begin(), sources.end(), [](const PushSource& source) {
     return source.codec != nullptr;
   });
-  // Of payloads a chunk, where a partition begins with one.
+  // With encoded sources a whole chunk at a time, cut at chunk boundaries: a chunk that is cut
+  // elsewhere would be decoded twice.
   const size_t most = is_encoded ? kChunkElements : EncodeSource::kTile;
   for (size_t at = 0; at < segment.data.n;) {
     const uint64_t offset = segment.source_offset + at;
@@ -59,7 +62,7 @@ void SumSources(const ExchangeSegment& segment) {
   }
 }
 
-// What segment i brings to the key's memory.
+// Returns the terms of error feedback for segment i.
 Feedback SegmentFeedback(const DeclaredKey& key, const Exchange& exchange, size_t i, size_t offset,
                          LinkMemory* memory) {
   const ExchangeSegment& segment = exchange.segments[i];
@@ -77,13 +80,15 @@ bool WantsLeftOut(const Exchange& exchange) {
                      [](const ExchangeSegment& segment) { return segment.left_out != nullptr; });
 }
 
-// Without a memory, with what is left out going to the callers: a residual that starts at 0.
+// Encodes a push that keeps no residual, but whose callers want what the codec leaves out: error
+// feedback with a residual that begins at 0.
 absl::StatusOr<size_t> EncodeAndLeaveOut(const SegmentedCodec& codec, const Draw& draw,
                                          const Exchange& exchange, MutableByteSpan out) {
   std::vector<std::vector<float>> unwanted;
   std::vector<SegmentedCodec::FeedbackInput> inputs;
   for (const ExchangeSegment& segment : exchange.segments) {
     float* residual = segment.left_out;
+    // The other segments of a fused frame need one, too, although nobody wants it.
     if (residual == nullptr) residual = unwanted.emplace_back(segment.data.n).data();
     if (segment.present) std::fill_n(residual, segment.data.n, 0.0f);
     inputs.push_back({{.g = segment.data,
@@ -94,7 +99,7 @@ absl::StatusOr<size_t> EncodeAndLeaveOut(const SegmentedCodec& codec, const Draw
   return codec.EncodeFeedback(inputs, draw, out);
 }
 
-// Of a payload that error feedback has just written.
+// Measures a payload that error feedback has just written.
 void MonitorLink(const SegmentedCodec& codec, const DeclaredKey& key, const Exchange& exchange,
                  ByteSpan payload, LinkMemory* memory) {
   WorstOf worst;
@@ -108,7 +113,7 @@ void MonitorLink(const SegmentedCodec& codec, const DeclaredKey& key, const Exch
   memory->monitor.Note(exchange.step, worst.all, key.tensor_names[worst.segment]);
 }
 
-// The bytes used, or nothing when a value is not finite.
+// Returns the bytes used, or InvalidArgument when a value is not finite.
 absl::StatusOr<size_t> EncodePayload(const EncodeContext& context, const SegmentedCodec& codec,
                                      const DeclaredKey& key, LinkMemory* memory, Exchange* exchange,
                                      MutableByteSpan out) {
@@ -123,6 +128,8 @@ absl::StatusOr<size_t> EncodePayload(const EncodeContext& context, const Segment
   }
   memory->residual.resize(key.entry.elements);
   if (key.entry.momentum > 0) memory->momentum.resize(key.entry.elements);
+  // Kept in the exchange, because Undo must divide by the very decay that was used, and the
+  // learning rate changes with the step.
   exchange->feedback_decay = PushDecay(key, *memory, *exchange);
   std::vector<SegmentedCodec::FeedbackInput> inputs;
   for (size_t i = 0; i < exchange->segments.size(); ++i) {
@@ -133,6 +140,7 @@ absl::StatusOr<size_t> EncodePayload(const EncodeContext& context, const Segment
   if (key.link.codecs.push_feedback.on && !monitor.is_on()) {
     monitor.Begin(context.quality, key.entry, key.tensor_names[0]);
   }
+  // Changes residual and momentum only if every value is finite.
   auto used = codec.EncodeFeedback(inputs, draw, out);
   monitor.CountEncoding(used.ok());
   if (!used.ok()) return used;
@@ -166,7 +174,7 @@ float PushScale(const Exchange& exchange, const ExchangeSegment& segment) {
   return segment.sources != nullptr ? 1.0f : exchange.weight / segment.loss_scale;
 }
 
-// Without feedback the residual is scratch.
+// Without error feedback the residual is scratch memory, and nothing of it goes into the next push.
 float PushDecay(const DeclaredKey& key, const LinkMemory& memory, const Exchange& exchange) {
   const LinkFeedback& link = key.link.codecs.push_feedback;
   if (!link.on) return 0.0f;
@@ -176,6 +184,7 @@ float PushDecay(const DeclaredKey& key, const LinkMemory& memory, const Exchange
 
 void NoteMemoryUsed(LinkMemory* memory, Exchange* exchange) {
   exchange->uses_memory = true;
+  // For UndoPush, which puts it back.
   exchange->replaced_learning_rate = memory->previous_learning_rate;
   memory->previous_learning_rate = exchange->learning_rate;
 }
@@ -209,6 +218,7 @@ void EncodePush(const EncodeContext& context, const DeclaredKey& key, LinkMemory
     is_wanted |= segment.data.data != nullptr;
   }
   if (!any_present) {
+    // No payload, but still a push: the round is not complete without each worker's.
     header.flags = is_wanted ? kFlagAbsent : kFlagAbsent | kFlagUnwanted;
     exchange->push = Frame{header, {}};
     return;
@@ -223,6 +233,7 @@ void EncodePush(const EncodeContext& context, const DeclaredKey& key, LinkMemory
     exchange->push = Frame{header, {}};
     return;
   }
+  // Asks the server, which decides for all workers at once.
   if (memory->monitor.WantsUncompressed()) header.flags = kFlagUncompressed;
   header.codec = static_cast<uint8_t>(codec.codec().id());
   exchange->push = MakeFrame(header, payload.Prefix(*used), context.with_checksum);
@@ -230,6 +241,7 @@ void EncodePush(const EncodeContext& context, const DeclaredKey& key, LinkMemory
 
 absl::Status CheckReply(const DeclaredKey& key, const Exchange& exchange, const Frame& reply) {
   BDN_RETURN_IF_ERROR(CheckPayload(reply));
+  // The flag may stand in a reply only if the push had it.
   if (reply.header.flags & ~exchange.push.header.flags & kFlagUnwanted) {
     return Internal("the server's reply lacks its payload, which was asked for");
   }
@@ -271,7 +283,7 @@ absl::Status TakeReplica(const DeclaredKey& key, const Frame& value, LinkMemory*
         "tensor '%s': asked for the weights of step %d, %d elements, and got %d bytes of step %d",
         key.tensor_names[i], exchange->step, n, value.payload.size(), value.header.base_step);
   }
-  memory->replica_step.reset();  // until it is whole again
+  memory->replica_step.reset();  // until all segments are here
   memory->replica.resize(key.entry.elements);
   float* replica = memory->replica.data() + layout.segment_offset(i);
   DecodeFloats(value.payload.span(), {replica, n});
@@ -284,12 +296,13 @@ absl::Status TakeReplica(const DeclaredKey& key, const Frame& value, LinkMemory*
 
 namespace {
 
-// Moves the replica of segment i by its payload, and tells the caller.
+// Applies a payload to the replica of segment i, and copies that to the caller's tensor.
 void DecodeWeights(const DeclaredKey& key, const Exchange& exchange, ByteSpan payload, size_t i,
                    LinkMemory* memory) {
   const SegmentedCodec& layout = key.link.codecs.Pull(exchange.step);
   const Codec& codec = layout.codec();
   const MutableView wanted = exchange.segments[i].data;
+  // Whole weights need no replica, and a caller that does not want them needs none either.
   if (!key.link.codecs.keeps_replica()) {
     if (wanted.data != nullptr) codec.Decode(payload, 1.0f, wanted);
     return;
@@ -303,6 +316,8 @@ void DecodeWeights(const DeclaredKey& key, const Exchange& exchange, ByteSpan pa
     case ReplyKind::kSigns: {
       std::vector<float> signs(n);
       codec.Decode(payload, 1.0f, {signs.data(), DType::kFloat32, n});
+      // The worker repeats the server's step from its signs, with the same rounding, so that both
+      // hold the same bits.
       ApplySigns(MakeSignStep(key.link.rule.option("eta"), key.link.rule.option("decay"),
                               exchange.learning_rate),
                  signs.data(), n, replica.f32());
@@ -336,6 +351,7 @@ void DecodePayload(const DeclaredKey& key, const Exchange& exchange, ByteSpan re
 void DecodeReply(const DeclaredKey& key, const Frame& reply, LinkMemory* memory,
                  Exchange* exchange) {
   exchange->nonfinite = (reply.header.flags & kFlagNonFinite) != 0;
+  // Before the tensors are filled with NaN: Undo needs the gradients that they still hold.
   if (exchange->nonfinite) UndoPush(key, memory, exchange);
   NoteAbsent(key, reply, exchange);
   for (const ExchangeSegment& segment : exchange->segments) {
@@ -347,6 +363,8 @@ void DecodeReply(const DeclaredKey& key, const Frame& reply, LinkMemory* memory,
 }
 
 void UndoPush(const DeclaredKey& key, LinkMemory* memory, Exchange* exchange) {
+  // Makes a second call harmless, and skips pushes that were absent or not finite, which have left
+  // the residual alone.
   if (!exchange->uses_memory) return;
   exchange->uses_memory = false;
   const SegmentedCodec& codec = key.link.codecs.Push(exchange->step);
@@ -357,15 +375,23 @@ void UndoPush(const DeclaredKey& key, LinkMemory* memory, Exchange* exchange) {
     if (!payload.has_value()) continue;
     decoded.resize(codec.segment_elements(i));
     codec.codec().Decode(*payload, 1.0f, {decoded.data(), DType::kFloat32, decoded.size()});
+    // Undo restores the residual from the gradient, and the callers may have overwritten that. So
+    // the decoded payload is added to the residual instead (Owe): the next push then carries all
+    // that this one was to carry. The momentum keeps the step, as the gradient does reach the
+    // servers in the end. Without error feedback the residual is scratch memory, and the push is
+    // lost.
     if (exchange->given_back) {
       if (!key.link.codecs.push_feedback.on) continue;
       Owe(decoded, memory->residual.data() + codec.segment_offset(i));
       continue;
     }
     Feedback step = SegmentFeedback(key, *exchange, i, codec.segment_offset(i), memory);
+    // Undo inverts EncodeFeedback: e <- (e + d - a * g - mu * m) / rho. UndoDecay replaces a rho of
+    // 0.
     step.options.decay = UndoDecay(step.options.decay);
     Undo(step, decoded.data());
   }
+  // An owed push leaves a residual of this step, and so of this step's learning rate.
   if (!exchange->given_back) memory->previous_learning_rate = exchange->replaced_learning_rate;
 }
 
