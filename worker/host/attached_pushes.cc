@@ -19,10 +19,11 @@ namespace {
 
 namespace wire = bandoneon::host;
 
-// Of a result: from here on it would not be in a core's cache when it is wanted.
+// Results of at least this size are written past the caches: they would not be in a core's cache
+// any more when they are used.
 constexpr size_t kStreamBytes = size_t{1} << 20;
-// Of a result that are copied before the daemon is told that this process is alive: one that is
-// larger than memory is fast may take longer than a lease.
+// The elements of a result that are copied between two signs of life: a large result may take
+// longer than a lease to copy.
 constexpr size_t kElementsAtATime = size_t{16} << 20;
 
 absl::Status NotDeclared(uint32_t tensor) {
@@ -68,6 +69,7 @@ void AttachedPushes::Fail(const absl::Status& status) {
   std::vector<TicketTable::Ended> ended;
   {
     MutexLock lock(&mu_);
+    // Before the tickets end, so that no thread pushes again in between.
     over_ = status;
     for (auto& [id, tensor] : tensors_) {
       for (const auto& pending : tensor.pending) {
@@ -114,6 +116,7 @@ absl::StatusOr<std::vector<uint32_t>> AttachedPushes::Add(
     Tensor& tensor = tensors_[declared.id()];
     const bool is_double = fresh[i].dtype == DType::kFloat64;
     const size_t bytes = fresh[i].elements * (is_double ? sizeof(double) : sizeof(float));
+    // The daemon says in which of its memory the results will be.
     BDN_ASSIGN_OR_RETURN(tensor.result, channel_->Resolve(Read(declared.result()), bytes));
     BDN_ASSIGN_OR_RETURN(const CodecSchedule push, ParseCodecSchedule(fresh[i].push_spec.str()));
     tensor.keeps_left_out = fresh[i].momentum > 0 || push.last().error_feedback;
@@ -147,13 +150,14 @@ absl::StatusOr<AttachedPushes::Tensor*> AttachedPushes::Find(uint32_t tensor) {
   return NotDeclared(tensor);
 }
 
-// What the daemon has of it goes on: other hosts may wait for it. What has not begun is not pushed.
+// Retires tensors. A push that the daemon has goes on, because other hosts may wait for it; pushes
+// that have not begun are not sent.
 absl::Status AttachedPushes::Retire(std::span<const uint32_t> tensors) {
   wire::ToDaemon message;
   std::vector<TicketTable::Ended> ended;
   {
     MutexLock lock(&mu_);
-    if (!over_.ok()) return absl::OkStatus();  // the daemon forgets all
+    if (!over_.ok()) return absl::OkStatus();  // the daemon forgets all tensors
     for (const uint32_t id : tensors) {
       const auto found = tensors_.find(id);
       if (found == tensors_.end() || found->second.retired) continue;
@@ -161,6 +165,7 @@ absl::Status AttachedPushes::Retire(std::span<const uint32_t> tensors) {
       message.mutable_retired()->add_tensors(id);
       tensor.retired = true;
       ids_.erase(tensor.declaration.name);
+      // From the back: only the front can be taken, and it stays.
       while (!tensor.pending.empty() && !tensor.pending.back()->is_taken) {
         const TicketId ticket = tensor.pending.back()->ticket;
         tensor_of_.erase(ticket);
@@ -169,7 +174,8 @@ absl::Status AttachedPushes::Retire(std::span<const uint32_t> tensors) {
       }
       RemoveIfUnused(id);
     }
-    if (message.has_retired()) channel_->Send(message);  // before a declaration of these names
+    // Sent under the lock, and so before a declaration of these names.
+    if (message.has_retired()) channel_->Send(message);
   }
   tickets_.Deliver(ended);
   return absl::OkStatus();
@@ -185,6 +191,8 @@ void AttachedPushes::RemoveIfUnused(uint32_t id) {
 
 absl::Status AttachedPushes::CheckState(StateCall* call) const {
   MutexLock lock(&mu_);
+  // The step and the link's state may be read even while the process leaves, as for a last
+  // checkpoint.
   if (call->where == StateCall::Where::kServer) BDN_RETURN_IF_ERROR(CheckLocked());
   std::vector<StateSubject> subjects;
   for (const uint32_t id : call->subjects()) {
@@ -219,6 +227,7 @@ absl::StatusOr<TicketId> AttachedPushes::Deposit(PushRequest* request, std::vect
   const ByteSpan data{static_cast<const std::byte*>(request->data.data), bytes};
   const bool is_shared =
       request->absent || (!IsEncoded(declared) && channel_->Find(data).has_value());
+  // Allocated here, where an error can still refuse the push, and not when it is sent.
   if (!is_shared && tensor->staging == nullptr) {
     tensor->staging = arena_->Allocate(StagingBytes(declared));
     if (tensor->staging == nullptr) {
@@ -229,6 +238,7 @@ absl::StatusOr<TicketId> AttachedPushes::Deposit(PushRequest* request, std::vect
     }
   }
   auto pending = std::make_shared<Pending>();
+  // All checks are done; the push takes its step.
   pending->step = ++tensor->pushed;
   pending->ticket = tickets_.Open({.tensor = request->tensor,
                                    .step = pending->step,
@@ -242,6 +252,8 @@ absl::StatusOr<TicketId> AttachedPushes::Deposit(PushRequest* request, std::vect
 }
 
 void AttachedPushes::TakeReady(Tensor* tensor, std::vector<Ready>* ready) {
+  // One push of a tensor at a time is with the daemon: results and staging memory are one for each
+  // tensor.
   if (tensor->pending.empty() || tensor->pending.front()->is_taken) return;
   tensor->pending.front()->is_taken = true;
   ready->push_back({tensor, tensor->pending.front()});
@@ -275,7 +287,8 @@ uint64_t AttachedPushes::PutInPlace(const Ready& ready, wire::Push* push) const 
       Write(*channel_->Find({staging, size}), push->mutable_data());
       return size;
     }
-    // It is not finite, and goes as it is, so that all are told.
+    // A gradient that is not finite has no payload. It goes unencoded, so that all workers hear of
+    // it.
   }
   const size_t bytes = data.n * DTypeSize(data.dtype);
   const auto place = channel_->Find({static_cast<const std::byte*>(data.data), bytes});
@@ -283,6 +296,7 @@ uint64_t AttachedPushes::PutInPlace(const Ready& ready, wire::Push* push) const 
     Write(*place, push->mutable_data());
     return 0;
   }
+  // Without the lock: only the thread that has taken the push uses the tensor's staging memory.
   std::memcpy(staging, data.data, bytes);
   Write(*channel_->Find({staging, bytes}), push->mutable_data());
   return bytes;
@@ -328,6 +342,8 @@ absl::Status AttachedPushes::PushPullAll(std::span<PushRequest> requests,
       tickets->push_back(*ticket);
     }
   }
+  // Without the lock, as it copies or encodes. Also after an error: the pushes before the refused
+  // one are in flight.
   SendPushes(ready);
   return status;
 }
@@ -343,6 +359,7 @@ absl::Status AttachedPushes::OnEnded(const wire::Ended& ended) {
     if (found == tensor_of_.end()) return absl::OkStatus();  // it has failed meanwhile
     tensor = &tensors_.at(found->second);
     pending = tensor->pending.front();
+    // The daemon ends the pushes of a tensor in order; anything else is a mistake of the daemon.
     if (pending->ticket != ended.ticket()) {
       return InvalidArgument("push %d has ended before those in front of it", ended.ticket());
     }
@@ -356,7 +373,7 @@ absl::Status AttachedPushes::OnEnded(const wire::Ended& ended) {
       ConvertScaled({left_out.span.data(), DType::kFloat32, n}, ended.left_out_share(),
                     {pending->request.left_out, DType::kFloat32, n});
     }
-    // Of a retired one the daemon may have given the result's memory to another by now.
+    // The daemon may have given the memory of a retired tensor's result to another tensor by now.
     bool retired;
     {
       MutexLock lock(&mu_);
@@ -374,6 +391,7 @@ absl::Status AttachedPushes::OnEnded(const wire::Ended& ended) {
     Tensor& mutable_tensor = tensors_.at(id);
     tensor_of_.erase(found);
     mutable_tensor.pending.pop_front();
+    // The result was not copied, so its caller must not take it for one.
     const bool is_lost = status.ok() && mutable_tensor.retired;
     tickets_.EndPart(ended.ticket(),
                      {.status = is_lost ? WasRetired(mutable_tensor.declaration) : status,
@@ -381,7 +399,8 @@ absl::Status AttachedPushes::OnEnded(const wire::Ended& ended) {
                       .nonfinite = ended.nonfinite()},
                      &tickets);
     if (!status.ok() && ended.undone()) {
-      // Those behind it were to be the steps after it.
+      // The step was not exchanged and may be pushed again. The pushes behind it were meant for
+      // later steps, so they end, too.
       for (const auto& behind : mutable_tensor.pending) {
         tensor_of_.erase(behind->ticket);
         tickets_.EndPart(behind->ticket, {.status = status}, &tickets);
@@ -389,6 +408,7 @@ absl::Status AttachedPushes::OnEnded(const wire::Ended& ended) {
       mutable_tensor.pending.clear();
       mutable_tensor.pushed = pending->step - 1;
     }
+    // The next push may go now, and its sending comes before the callbacks, which may take long.
     TakeReady(&mutable_tensor, &ready);
     RemoveIfUnused(id);
   }
@@ -404,7 +424,7 @@ void AttachedPushes::CopyResult(const Tensor& tensor, const Pending& pending,
   const bool is_double = to.dtype == DType::kFloat64;
   const ConstView from{tensor.result.span.data(), is_double ? DType::kFloat64 : DType::kFloat32,
                        to.n};
-  // Weights have no loss scale.
+  // An aggregate is in units of the scaled gradient; weights have no loss scale.
   const bool is_aggregate = tensor.declaration.rule.str() == "mean";
   const float scale = is_aggregate ? pending.request.loss_scale : 1.0f;
   const bool streams = to.dtype == DType::kFloat32 && to.n * sizeof(float) >= kStreamBytes;

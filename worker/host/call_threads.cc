@@ -11,6 +11,9 @@ void CallThreads::Run(std::function<void()> call) {
   MutexLock lock(&mu_);
   if (is_over_) return;
   waiting_.push_back(std::move(call));
+  // `waiting_` has this call and those for which an idle thread was signalled but has not come yet.
+  // With fewer idle threads than calls, one more is needed: a call must never wait for another,
+  // which may wait for it.
   if (idle_ >= waiting_.size()) {
     changed_.Signal();
   } else {
@@ -27,6 +30,7 @@ void CallThreads::Serve() {
       ++idle_;
       while (waiting_.empty() && !is_over_) changed_.Wait(&mu_);
       --idle_;
+      // Calls that were queued before Join are still made.
       if (waiting_.empty()) return;
       call = std::move(waiting_.front());
       waiting_.pop_front();
@@ -41,6 +45,7 @@ void CallThreads::Join() {
     MutexLock lock(&mu_);
     is_over_ = true;
     changed_.SignalAll();
+    // Joined without the lock, which the threads need to end.
     threads = std::move(threads_);
     threads_.clear();
   }

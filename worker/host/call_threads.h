@@ -10,8 +10,8 @@
 
 namespace bdn {
 
-// Threads for calls that wait: each call begins at once, on a thread that is idle or on a new one.
-// Thread-safe.
+// A pool of threads for calls that block: each call begins at once, on an idle thread or on a new
+// one. Thread-safe.
 class CallThreads {
  public:
   CallThreads() = default;
@@ -20,7 +20,7 @@ class CallThreads {
   CallThreads& operator=(const CallThreads&) = delete;
 
   void Run(std::function<void()> call);
-  // Waits for all calls. What Run is given from now on is dropped.
+  // Waits for all calls. Calls given to Run from now on are dropped.
   void Join();
 
  private:

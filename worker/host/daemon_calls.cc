@@ -13,7 +13,7 @@ namespace {
 
 namespace wire = bandoneon::host;
 
-// For the daemon to say that a call's time is over.
+// The time in which the daemon may answer that a call's time is over.
 constexpr absl::Duration kAnswerGrace = absl::Seconds(10);
 
 }  // namespace
@@ -21,7 +21,7 @@ constexpr absl::Duration kAnswerGrace = absl::Seconds(10);
 struct DaemonCalls::Caller {
   bool is_answered = false;
   wire::Answer answer;
-  std::span<std::byte> out;  // where data goes
+  std::span<std::byte> out;  // gets the answer's data
 };
 
 DaemonCalls::DaemonCalls(std::shared_ptr<ShmArena> arena, DaemonChannel* channel,
@@ -44,6 +44,7 @@ absl::StatusOr<wire::Answer> DaemonCalls::Ask(wire::Call call, absl::Duration ti
     MutexLock lock(&mu_);
     if (!over_.ok()) return over_;
     call.set_id(++last_call_);
+    // Before the call is sent, as the answer may come at once.
     callers_[call.id()] = &caller;
   }
   const uint64_t id = call.id();
@@ -53,6 +54,7 @@ absl::StatusOr<wire::Answer> DaemonCalls::Ask(wire::Call call, absl::Duration ti
   while (!caller.is_answered && over_.ok() && clock_->Now() < deadline) {
     clock_->WaitUntil(&changed_, &mu_, deadline);
   }
+  // `caller` is on this stack: after this no answer can find it.
   callers_.erase(id);
   if (!caller.is_answered) {
     if (!over_.ok()) return over_;
@@ -72,6 +74,8 @@ absl::Status DaemonCalls::OnAnswer(wire::Answer answer) {
     if (caller != callers_.end()) {
       const std::span<std::byte> out = caller->second->out;
       if (has_data && !out.empty()) {
+        // The copy is made under the lock, so that the caller, and the array that `out` borrows,
+        // cannot go meanwhile.
         const auto data = channel_->Resolve(Read(answer.data()), out.size());
         status = data.status();
         if (data.ok()) std::memcpy(out.data(), data->span.data(), out.size());
@@ -82,6 +86,7 @@ absl::Status DaemonCalls::OnAnswer(wire::Answer answer) {
       changed_.SignalAll();
     }
   }
+  // Also for a caller that has given up: else the daemon would keep the data for ever.
   if (has_data) {
     wire::ToDaemon taken;
     taken.set_taken(id);

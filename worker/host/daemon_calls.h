@@ -21,30 +21,30 @@ class Call;
 
 namespace bdn {
 
-// The calls of a process to its host's daemon: each blocks its caller until the daemon has
-// answered. Thread-safe.
+// The calls of a process to its host daemon. Each blocks its caller until the daemon has answered.
+// Thread-safe.
 class DaemonCalls {
  public:
-  // All are borrowed. `arena` is the memory that the daemon may read.
+  // `channel` and `clock` are borrowed. `arena` is the memory that the daemon may read.
   DaemonCalls(std::shared_ptr<ShmArena> arena, DaemonChannel* channel, const Clock* clock);
   DaemonCalls(const DaemonCalls&) = delete;
   DaemonCalls& operator=(const DaemonCalls&) = delete;
 
-  // Makes a call, and returns the daemon's answer, OK or why not. Its data is copied to `out`,
-  // whose size it has. DeadlineExceeded: the daemon does not answer, though it had `timeout` and
-  // some time more.
+  // Makes a call, and returns the daemon's answer, or the error that it answers. The answer's data
+  // is copied to `out`, whose size it must have. DeadlineExceeded: the daemon does not answer
+  // within `timeout` and some more seconds.
   absl::StatusOr<bandoneon::host::Answer> Ask(bandoneon::host::Call call, absl::Duration timeout,
                                               std::span<std::byte> out = {});
-  // Returns a copy of bytes that the daemon can read, and where it is. ResourceExhausted: there is
-  // no memory.
+  // Returns a copy of the bytes in memory that the daemon can read, and its place.
+  // ResourceExhausted: there is no such memory.
   absl::StatusOr<Buffer> Lend(ByteSpan bytes, HostPlace* place);
 
-  // Handlers of the channel.
+  // Handlers of the channel: OnAnswer takes an answer, Fail ends all calls.
   absl::Status OnAnswer(bandoneon::host::Answer answer);
   void Fail(const absl::Status& status);
 
  private:
-  // A blocking caller, until its answer is here.
+  // A caller that blocks until its answer has come.
   struct Caller;
 
   BufferPool pool_;
@@ -53,7 +53,7 @@ class DaemonCalls {
 
   Mutex mu_;
   CondVar changed_;
-  absl::Status over_ ABSL_GUARDED_BY(mu_);  // why nothing is answered any more
+  absl::Status over_ ABSL_GUARDED_BY(mu_);  // why no call is answered any more
   std::map<uint64_t, Caller*> callers_ ABSL_GUARDED_BY(mu_);
   uint64_t last_call_ ABSL_GUARDED_BY(mu_) = 0;
 };

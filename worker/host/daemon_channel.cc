@@ -34,6 +34,7 @@ DaemonChannel::~DaemonChannel() {
 }
 
 absl::Status DaemonChannel::Attach(Handlers handlers) {
+  // Before the thread starts, which uses them.
   handlers_ = std::move(handlers);
   wire::ToDaemon message;
   wire::Hello* hello = message.mutable_hello();
@@ -67,6 +68,7 @@ void DaemonChannel::Close() {
     if (is_closed_) return;
     is_closed_ = true;
   }
+  // Waits end before the socket does: they end with Cancelled, not with the loss of the daemon.
   Fail(Cancelled("the worker is being closed"));
   shutdown(channel_.socket(), SHUT_RDWR);
   Wake();
@@ -95,8 +97,11 @@ void DaemonChannel::Receive() {
     (void)!read(wake_.get(), &woken, sizeof(woken));
     {
       MutexLock lock(&mu_);
+      // Close has ended everything.
       if (is_closed_) return;
     }
+    // Before the lease is checked: if this process was held up, as in a debugger, the silence that
+    // it has seen is no fault of the daemon.
     if (signs_.has_value()) lease_.WasHeldUp(signs_->OnAwake(clock_->Now()));
     absl::Status status;
     if (!channel_.Flush()) status = Unavailable("the connection has ended");
@@ -119,7 +124,8 @@ absl::Status DaemonChannel::ReadMessages() {
     if (!bytes.has_value()) return absl::OkStatus();
     lease_.Heard(clock_->Now());
     BDN_RETURN_IF_ERROR(OnMessage(*bytes));
-    SayAlive();  // many results may take long to copy
+    SayAlive();  // copying many results may take long
+    // The time of handling a message is not a pause.
     if (signs_.has_value()) (void)signs_->OnAwake(clock_->Now());
   }
 }
@@ -149,6 +155,7 @@ int DaemonChannel::PollTimeoutMs() const {
 void DaemonChannel::Fail(const absl::Status& status) {
   {
     MutexLock lock(&mu_);
+    // The first cause counts; a daemon that reports a failure also closes the connection.
     if (!over_.ok()) return;
     over_ = status;
     changed_.SignalAll();
@@ -182,6 +189,7 @@ absl::Status DaemonChannel::OnMessage(const std::string& bytes) {
 void DaemonChannel::OnWelcome(const wire::Welcome& welcome) {
   if (welcome.has_refused()) return Fail(Read(welcome.refused()));
   const absl::Duration lease = absl::Milliseconds(welcome.lease_ms());
+  // Lease and signs belong to this thread alone, so they need no lock.
   lease_.Begin(lease, clock_->Now());
   signs_.emplace(absl::Milliseconds(welcome.heartbeat_ms()), lease, clock_->Now());
   ranks_ = RanksOfWorker(welcome.rank() - static_cast<Rank>(welcome.local_rank()),

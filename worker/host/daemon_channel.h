@@ -26,26 +26,26 @@ class Welcome;
 
 namespace bdn {
 
-// A process's connection with its host's daemon, from hello to end. One thread of it receives what
-// the daemon says, hands it on, says that the process is alive, and notices that the daemon is gone
-// or silent. Thread-safe.
+// A process's connection to its host daemon, from hello to end. A thread of its own receives the
+// daemon's messages, passes them to handlers, says that the process is alive, and notices when the
+// daemon has ended or is silent. Thread-safe.
 class DaemonChannel {
  public:
   struct Options {
-    std::string address;                 // of the daemon, for messages
-    std::string job_id;                  // empty: whatever the daemon's is
-    int local_rank = -1;                 // -1: any free one
-    int local_size = 0;                  // processes of the host that there are to be; 0: not known
-    std::shared_ptr<const Codec> codec;  // of what it pushes, within the host; null: as it is
+    std::string address;  // of the daemon, for messages
+    std::string job_id;   // empty: the daemon's, whatever it is
+    int local_rank = -1;  // -1: any free one
+    int local_size = 0;   // expected processes of the host; 0: not known
+    // Encodes pushes within the host; null: they are not encoded.
+    std::shared_ptr<const Codec> codec;
     absl::Duration attach_timeout = absl::Minutes(2);
   };
-  // What the receiving thread calls, under no lock. An error of the first two is the daemon's: it
-  // does not keep to the rules, and the connection ends.
+  // The handlers of the channel, called by the receiving thread under no lock. An error of the
+  // first two means that the daemon breaks the protocol, and ends the connection.
   struct Handlers {
     std::function<absl::Status(const bandoneon::host::Ended&)> ended;
     std::function<absl::Status(bandoneon::host::Answer)> answer;
-    // Nothing is exchanged any more. Called once, by the thread that calls Fail where that is
-    // another.
+    // The connection is over. Called once, by the receiving thread or by another that calls Fail.
     std::function<void(const absl::Status&)> over;
   };
 
@@ -58,36 +58,38 @@ class DaemonChannel {
 
   // Says hello, and waits until all processes of the host and all nodes of the job are there.
   absl::Status Attach(Handlers handlers);
-  // Ends the connection, once. What waits ends with Cancelled.
+  // Ends the connection; idempotent. Waiting calls end with Cancelled.
   void Close();
   // Waits for the receiving thread, after Close.
   void Join();
-  // Ends all that waits, and what is asked from now on, with `status`, unless something else has
-  // ended it.
+  // Ends all waiting and all later calls with `status`, unless they were ended before.
   void Fail(const absl::Status& status);
 
-  // As of the welcome: constant after Attach.
+  // These come with the daemon's welcome, and are constant after Attach.
   Rank rank() const { return rank_; }
   int size() const { return size_; }
   uint64_t run_seed() const { return run_seed_; }
   const std::string& address() const { return options_.address; }
 
-  // Sends a message, on any thread: what the socket takes no more now, the receiving one sends.
+  // Sends a message, from any thread. The receiving thread sends the part that the socket does not
+  // take now.
   void Send(const bandoneon::host::ToDaemon& message) const;
-  // Returns where the daemon can read these bytes; nothing: they are in other memory.
+  // Returns the place at which the daemon can read these bytes, or nothing if they lie in other
+  // memory.
   std::optional<HostPlace> Find(ByteSpan bytes) const { return channel_.Find(bytes); }
-  // Returns bytes of the daemon's. InvalidArgument: it has no such place.
+  // Returns bytes of the daemon's memory. InvalidArgument: it has no such place.
   absl::StatusOr<HostChannel::Bytes> Resolve(const HostPlace& place, uint64_t bytes) const {
     return channel_.Resolve(place, bytes);
   }
 
-  // Says that this process is there, where it is time to. On the receiving thread: handlers that
-  // take long call it now and then.
+  // Sends a sign of life if one is due. To be called on the receiving thread, from time to time by
+  // handlers that take long.
   void SayAlive();
 
  private:
   void Receive();
-  // Takes what has come. Unavailable: the daemon is gone, or does not keep to the rules.
+  // Handles the messages that have come. Unavailable: the daemon has ended. Other errors: it breaks
+  // the protocol.
   absl::Status ReadMessages();
   absl::Status OnMessage(const std::string& bytes);
   void OnWelcome(const bandoneon::host::Welcome& welcome);
@@ -99,7 +101,8 @@ class DaemonChannel {
   const Clock* const clock_;
   mutable HostChannel channel_;
   const FileDescriptor wake_;
-  Handlers handlers_;  // const after Attach began, as these three after it
+  Handlers handlers_;  // const once Attach has begun
+  // Constant after Attach.
   Rank rank_ = 0;
   int size_ = 0;
   uint64_t run_seed_ = 0;
@@ -110,10 +113,10 @@ class DaemonChannel {
   absl::Status over_ ABSL_GUARDED_BY(mu_);  // why nothing more is exchanged
   bool is_closed_ ABSL_GUARDED_BY(mu_) = false;
 
-  // The receiving thread's.
+  // Used by the receiving thread alone.
   PeerLease lease_;                 // of the daemon
-  std::optional<LifeSigns> signs_;  // from the welcome on
-  std::string ranks_;               // of the daemon, for messages
+  std::optional<LifeSigns> signs_;  // set by the welcome
+  std::string ranks_;               // the daemon's workers, for messages
 
   std::thread receiver_;
 };

@@ -45,13 +45,16 @@ absl::Status Failed(const char* call, const HostAddress& address) {
   return is_full ? ResourceExhausted("%s", text) : InvalidArgument("%s", text);
 }
 
+// Returns whether the peer is a process of our user, as the kernel says: an abstract address has no
+// file permissions.
 bool IsOurUsers(int socket) {
   ucred peer = {};
   socklen_t size = sizeof(peer);
   return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
 }
 
-// Whether the file at this address is a socket of our user that nobody listens at any more.
+// Returns whether the file at this address is a socket of our user at which no process listens any
+// more. A file of another kind or user is never removed.
 bool IsLeftBehind(const HostAddress& address) {
   struct stat file = {};
   if (lstat(address.path.c_str(), &file) != 0 || !S_ISSOCK(file.st_mode)) return false;
@@ -83,14 +86,14 @@ absl::StatusOr<HostListener> HostListener::ListenAt(const HostAddress& address) 
   if (!socket.is_open()) return Failed("socket", address);
   if (!IsAbstract(address) && IsLeftBehind(address)) unlink(address.path.c_str());
   const SocketAddress at(address);
-  const mode_t mask = umask(0177);  // the file is for its user alone, from the first
+  const mode_t mask = umask(0177);  // from the first moment the file is for its user alone
   const int bound = bind(socket.get(), at.get(), at.size);
   umask(mask);
   if (bound != 0) {
     if (errno != EADDRINUSE) return Failed("bind", address);
     return AlreadyExists(
-        "%s is in use: one daemon a host and job; end the other, or give this one an address of its "
-        "own by attach",
+        "%s is in use: one daemon a host and job; end the other, or give this one an address of "
+        "its own by attach",
         address.text);
   }
   HostListener listener(std::move(socket), IsAbstract(address) ? "" : address.path);
@@ -127,6 +130,8 @@ absl::StatusOr<FileDescriptor> ConnectToHost(const HostAddress& address) {
         "no daemon listens at %s on this host (%s): start `bandoneon-worker --attach %s`",
         address.text, std::strerror(errno), address.text);
   }
+  // Checked by the process, too: another user could listen at an abstract address first, and get
+  // the gradients.
   if (!IsOurUsers(connector.get())) {
     return PermissionDenied("%s is of another user's daemon: run both as one user", address.text);
   }

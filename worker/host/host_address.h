@@ -6,32 +6,34 @@
 #include "absl/status/statusor.h"
 #include "common/base/file_descriptor.h"
 
-// Where the daemon of a host listens for its processes: "unix:@NAME", of the abstract kind, which is in no
-// file system and gone with the daemon; or "unix:/PATH", a file of its user alone. Sockets are streams,
-// and none of them blocks.
+// The address at which a host daemon listens for its processes. It is "unix:@NAME", an abstract
+// address, which is in no file system and ends with the daemon; or "unix:/PATH", a file that only
+// its user can open. Sockets are non-blocking streams.
 
 namespace bdn {
 
+// A parsed address of a host daemon.
 struct HostAddress {
   std::string text;  // as it was given
-  std::string path;  // begins with a zero where it is of the abstract kind
+  std::string path;  // begins with a zero byte if the address is abstract
 };
-// InvalidArgument says what is expected.
+// Parses an address. InvalidArgument says what is expected.
 absl::StatusOr<HostAddress> ParseHostAddress(const std::string& text);
 
-// A listener; a file is there until it goes.
+// A listening socket at an address. Its file, if it has one, exists until Close.
 class HostListener {
  public:
-  // AlreadyExists: another daemon listens there. What one that is gone left behind is taken over.
+  // Listens at an address. Replaces the file of a daemon that has ended. AlreadyExists: another
+  // daemon listens there.
   static absl::StatusOr<HostListener> ListenAt(const HostAddress& address);
   ~HostListener() { Close(); }
   HostListener(HostListener&&) = default;
 
   int fd() const { return socket_.get(); }
-  // Nobody can connect any more.
+  // Stops listening, and removes the file.
   void Close();
-  // The next process that connects; a closed one where there is none. PermissionDenied: another user's,
-  // which is cut.
+  // Returns the connection of the next process, or a closed descriptor if no process waits.
+  // PermissionDenied: the process was another user's, and its connection is closed.
   absl::StatusOr<FileDescriptor> Accept();
 
  private:
@@ -39,10 +41,11 @@ class HostListener {
       : socket_(std::move(socket)), file_(std::move(file)) {}
 
   FileDescriptor socket_;
-  std::string file_;  // to remove; empty: none
+  std::string file_;  // the file to remove; empty: none
 };
 
-// NotFound: nobody listens there. PermissionDenied: another user's process does.
+// Connects to a daemon. NotFound: no daemon listens there. PermissionDenied: another user's process
+// does.
 absl::StatusOr<FileDescriptor> ConnectToHost(const HostAddress& address);
 
 }  // namespace bdn

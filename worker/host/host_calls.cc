@@ -18,7 +18,7 @@ namespace {
 namespace wire = bandoneon::host;
 
 constexpr size_t kMostOpenCalls = 256;  // of one process
-// After which a call that reads what servers hold lets others ask.
+// The time after which a call that reads the servers' state lets other calls ask them.
 constexpr absl::Duration kTurn = absl::Milliseconds(200);
 
 std::span<const float> Floats(ByteSpan bytes) {
@@ -27,7 +27,7 @@ std::span<const float> Floats(ByteSpan bytes) {
 std::span<float> Floats(const Buffer& buffer) {
   return {reinterpret_cast<float*>(buffer.data()), buffer.size() / sizeof(float)};
 }
-// A process can change what it shares while it is read.
+// Copies floats out of a process's memory, which the process could change while they are read.
 std::vector<float> CopyOf(ByteSpan bytes) {
   const std::span<const float> floats = Floats(bytes);
   return {floats.begin(), floats.end()};
@@ -75,11 +75,14 @@ absl::Status HostCalls::OnCall(const HostProcessRef& process, wire::Call message
     open.deadline = clock_->Now() + absl::Milliseconds(call->timeout_ms());
   }
   absl::Status refused;
+  // Registered before anything else, since an answer, even a refusal, removes the registration.
   BDN_RETURN_IF_ERROR(Register(&open, &refused));
   if (!refused.ok()) {
     Answer(open, {}, refused);
     return absl::OkStatus();
   }
+  // The polling thread does only the gathering. Everything that may wait runs on a thread of its
+  // own, so that this one goes on to read the sockets.
   Arrival arrival = Gather(open);
   EndGathered(arrival.ended);
   if (call->has_leave()) exchanges_->OnLeaving(process->local_rank);
@@ -95,9 +98,11 @@ absl::Status HostCalls::OnCall(const HostProcessRef& process, wire::Call message
 
 absl::Status HostCalls::Register(OpenCall* open, absl::Status* refused) {
   const wire::Call& call = *open->call;
+  // Before the lock, because it asks the exchanges, which have a lock of their own.
   const absl::StatusOr<size_t> bytes = BytesOfData(call);
   MutexLock lock(&mu_);
   std::set<uint64_t>& calls = of_processes_[open->process->local_rank].open;
+  // Each open call may hold a thread, so one process may not have any number of them.
   if (calls.size() >= kMostOpenCalls) {
     return InvalidArgument("it has %d calls open", kMostOpenCalls);
   }
@@ -183,13 +188,14 @@ void HostCalls::Answer(const OpenCall& open, wire::Answer answer, const absl::St
     MutexLock lock(&mu_);
     OfProcess& of_process = of_processes_[process.local_rank];
     of_process.open.erase(open.call->id());
+    // Nobody will say that the data was taken.
     if (gone_.contains(process.local_rank)) return;
     if (status.ok() && !data.empty()) {
       const auto place = process.channel->Find(data.span());
       if (place.has_value()) {
         Write(*place, answer.mutable_data());
         of_process.answers[open.call->id()] = std::move(data);
-      } else {  // the arena has no more, and the pool took the heap
+      } else {  // the arena has no more memory, and the pool took the heap
         Write(ResourceExhausted("the daemon has no shared memory for %d bytes", data.size()),
               answer.mutable_status());
       }
@@ -205,7 +211,7 @@ void HostCalls::AnswerAll(const Calls& calls, const absl::Status& status) {
 }
 
 void HostCalls::OnTaken(const HostProcess& process, uint64_t call) {
-  Buffer taken;  // whose memory goes without the lock
+  Buffer taken;  // destroyed after the lock is released
   MutexLock lock(&mu_);
   std::map<uint64_t, Buffer>& answers = of_processes_[process.local_rank].answers;
   const auto found = answers.find(call);
@@ -229,7 +235,7 @@ std::string HostCalls::OnTime() {
   }
   std::string reason;
   for (const HostGather::Ended& one : ended) {
-    // It counts as leaving, and the others can do nothing without it.
+    // The process counts as leaving, and the others can do nothing without it.
     if (one.was_leaving) reason = std::string(one.status.message());
   }
   EndGathered(ended);
@@ -255,10 +261,13 @@ absl::Status HostCalls::OnServers(const OpenCall& open, bool reads, const Body& 
   for (;;) {
     {
       MutexLock lock(&mu_);
+      // A queue of turns: the calls run one at a time, in the order in which they came here.
       const uint64_t turn = turns_given_++;
       while (turns_over_ < turn) changed_.Wait(&mu_);
     }
     const absl::Duration left = open.deadline - clock_->Now();
+    // A call that reads gives its turn up after kTurn and queues again, since it may wait for
+    // weights that a later call is to set.
     const absl::Status status = body(reads ? std::min(left, kTurn) : left);
     {
       MutexLock lock(&mu_);
@@ -309,7 +318,7 @@ absl::Status HostCalls::Perform(const OpenCall& open, wire::Answer* answer, Buff
   for (const uint32_t id : call.subjects()) {
     BDN_ASSIGN_OR_RETURN(elements, exchanges_->ElementsOf(id));
   }
-  // Its own array holds no weights that could be equal.
+  // The daemon's array holds no weights that could be equal, so a fetch of all of them is made.
   if (call.what == StateCall::What::kSyncWeights) call.what = StateCall::What::kFetchWeights;
   if (call.fills_out()) {
     *data = pool_.Get(ElementsOf(call, elements) * sizeof(float));
@@ -321,6 +330,7 @@ absl::Status HostCalls::Perform(const OpenCall& open, wire::Answer* answer, Buff
     call.in = values;
   }
   if (call.where == StateCall::Where::kThisLink) {
+    // Needs no turn: no server is asked.
     return exchanges_->PerformAtLink(open.process->local_rank, &call, &values);
   }
   BDN_RETURN_IF_ERROR(OnServers(
@@ -336,6 +346,7 @@ absl::Status HostCalls::Perform(const OpenCall& open, wire::Answer* answer, Buff
 void HostCalls::ServeTogether(const Calls& calls) {
   const wire::Call& first = *calls.front().call;
   absl::Time deadline = absl::InfinitePast();
+  // The longest of the deadlines: each process gives up by its own.
   for (const OpenCall& call : calls) deadline = std::max(deadline, call.deadline);
   const absl::Duration left = deadline - clock_->Now();
   if (first.has_declare()) {
@@ -362,6 +373,7 @@ absl::Status HostCalls::Declare(const Calls& calls, std::vector<wire::Answer>* a
     BDN_ASSIGN_OR_RETURN(DeclarationPart part, Read(call.call->declare()));
     for (TensorDeclaration& tensor : part.tensors) {
       if (tensor.kind != KeyKind::kDense) return InvalidArgument("a tensor that is not dense");
+      // Here, and not only in the worker, so that declarations that mean the same compare equal.
       BDN_RETURN_IF_ERROR(TensorTable::Canonicalize(&tensor));
     }
     lists.push_back(std::move(part.tensors));
@@ -377,10 +389,11 @@ absl::Status HostCalls::Declare(const Calls& calls, std::vector<wire::Answer>* a
   BDN_ASSIGN_OR_RETURN(const std::vector<uint32_t> ids,
                        worker_->Declare(lists[0], deadline - clock_->Now()));
   const absl::Status added = exchanges_->Add(lists[0], ids);
-  if (!added.ok()) {  // the other hosts go on with it
+  if (!added.ok()) {  // the other hosts go on with the tensors
     threads_->Run([this, added] { (void)worker_->Abort(std::string(added.message())); });
     return added;
   }
+  // Processes may declare the tensors in different orders.
   absl::flat_hash_map<std::string_view, uint32_t> by_name;
   for (size_t i = 0; i < ids.size(); ++i) by_name[lists[0][i].name] = ids[i];
   for (size_t i = 0; i < lists.size(); ++i) {
@@ -411,6 +424,7 @@ absl::Status HostCalls::Broadcast(const Calls& calls, Buffer* data) {
     deadline = std::max(deadline, calls[i].deadline);
   }
   *data = pool_.Get(first.bytes());
+  // The root's bytes come from its process, if that is one of this host's.
   const Rank place = first.root() - worker_->rank();
   if (place >= 0 && place < static_cast<Rank>(calls.size())) {
     const ByteSpan given = calls[place].data.span;

@@ -31,18 +31,19 @@ class Call;
 
 namespace bdn {
 
-// The calls of a host's processes: those that each makes for itself, and those that they make
-// together, which the daemon's worker makes once. Each call that waits has a thread of its own.
-// Thread-safe.
+// The calls of a host's processes: calls that each process makes for itself, and calls that all of
+// them make together, which the daemon's worker makes once. Each call that blocks has a thread of
+// its own. Thread-safe.
 class HostCalls {
  public:
-  // All are borrowed until `threads` are joined. Answers are made in memory of `arena`.
+  // All pointers are borrowed until `threads` are joined. Answers are made in memory of `arena`.
   HostCalls(std::shared_ptr<ShmArena> arena, const Clock* clock, HostProcesses* processes,
             HostExchanges* exchanges, CallThreads* threads);
   HostCalls(const HostCalls&) = delete;
   HostCalls& operator=(const HostCalls&) = delete;
 
-  // Makes calls through `worker` from now on, and tells what `telemetry` counts; both are borrowed.
+  // Makes calls through `worker` from now on, and reports the counters of `telemetry` to processes;
+  // both are borrowed.
   void Start(Worker* worker, const Registry* telemetry);
   // Ends the calls that wait for other processes, and all that are made from now on, with `status`.
   void Fail(const absl::Status& status);
@@ -51,13 +52,15 @@ class HostCalls {
 
   // ---- The polling thread
 
-  // InvalidArgument: the process does not keep to the rules, and is to be cut off.
+  // Takes a call of a process. InvalidArgument: the process breaks the protocol, and is to be cut
+  // off.
   absl::Status OnCall(const HostProcessRef& process, bandoneon::host::Call call);
-  // The process does not need the data of the answer to this call any more.
+  // Frees the data of the answer to this call, which the process has copied.
   void OnTaken(const HostProcess& process, uint64_t call);
-  // An attached process is gone: what it has not taken goes.
+  // Frees the answers that an attached process, which is gone, has not copied.
   void OnGone(const HostProcess& process);
-  // Ends calls whose time is over; why the job is over where one of them was leaving, or "".
+  // Ends calls whose time is over. Returns the reason why the job is over if one of them was
+  // leaving, else "".
   std::string OnTime();
   absl::Time NextTime() const;
 
@@ -69,24 +72,24 @@ class HostCalls {
     absl::Time deadline;
   };
   using Calls = std::vector<OpenCall>;  // by local rank
-  // The calls of one process.
+  // The open calls of one process.
   struct OfProcess {
-    std::map<uint64_t, Buffer> answers;  // what it has not copied yet, by call
+    std::map<uint64_t, Buffer> answers;  // data that it has not copied yet, by call
     std::set<uint64_t> open;
   };
-  // What becomes of a call that has come.
+  // The outcome of a call's arrival.
   struct Arrival {
     absl::Status refused;
     bool is_gathered = false;
-    Calls together;  // those of all processes, where this is the last of them
+    Calls together;  // the calls of all processes, if this is the last of them
     std::vector<HostGather::Ended> ended;
   };
 
-  // Notes the call as open, with the data that it brings. InvalidArgument: as of OnCall. `refused`
-  // says where it is to be answered with an error.
+  // Registers the call as open, with the data that it brings. InvalidArgument: as for OnCall.
+  // `refused` gets the error with which the call is to be answered, if any.
   absl::Status Register(OpenCall* open, absl::Status* refused);
   Arrival Gather(const OpenCall& open);
-  // The number of bytes that a call brings along: nothing is there where it is 0.
+  // Returns the number of bytes of data that a call brings; 0: it brings none.
   absl::StatusOr<size_t> BytesOfData(const bandoneon::host::Call& call) const;
   OpenCall TakeCall(const HostGather::Member& member) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndGathered(const std::vector<HostGather::Ended>& ended);
@@ -100,9 +103,10 @@ class HostCalls {
   absl::Status ServeOne(const OpenCall& open, bandoneon::host::Answer* answer, Buffer* data);
   void TellStats(bandoneon::host::Answer* answer) const;
   absl::Status Perform(const OpenCall& open, bandoneon::host::Answer* answer, Buffer* data);
-  // Runs `body`, which has so long, while no other call asks the servers about what they hold:
-  // tensors share keys. One after the other, in the order in which they come; what reads gives way
-  // to others from time to time, for what it waits for may be theirs to set.
+  // Runs `body`, with the time that it may take, while no other call asks the servers about
+  // tensors' state, because tensors share keys. Calls run one after the other in the order of
+  // arrival. A call that only reads gives way to others from time to time, because it may wait for
+  // state that one of them is to set.
   template <typename Body>
   absl::Status OnServers(const OpenCall& open, bool reads, const Body& body);
   void ServeTogether(const Calls& calls);
@@ -114,7 +118,7 @@ class HostCalls {
   HostProcesses* const processes_;
   HostExchanges* const exchanges_;
   CallThreads* const threads_;
-  Worker* worker_ = nullptr;  // these two: const after Start
+  Worker* worker_ = nullptr;  // const after Start, as the next
   const Registry* telemetry_ = nullptr;
 
   mutable Mutex mu_;

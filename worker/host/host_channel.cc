@@ -17,9 +17,9 @@ namespace bdn {
 namespace {
 
 constexpr size_t kLengthBytes = 4;
-// A list of a million tensors is about so long.
+// The longest message: a list of a million tensors has about this length.
 constexpr uint32_t kMostMessageBytes = 256u << 20;
-// Who lets more wait takes nothing.
+// A peer for which more bytes wait does not read, and is given up.
 constexpr size_t kMostWaitingBytes = size_t{512} << 20;
 constexpr size_t kReadBytes = 64 << 10;
 constexpr size_t kMostDescriptors = 16;
@@ -49,7 +49,8 @@ bool HostChannel::Send(const google::protobuf::MessageLite& message) {
   const std::string bytes = message.SerializeAsString();
   MutexLock lock(&mu_);
   if (is_broken_) return false;
-  // Before anything that may name them.
+  // Segments go before the message, which may name places in them. Under the same lock, so that no
+  // other message comes between.
   for (;;) {
     const std::shared_ptr<SharedMemory> segment = arena_->segment(segments_told_);
     if (segment == nullptr) break;
@@ -78,7 +79,7 @@ bool HostChannel::FlushLocked() {
     message.msg_iov = &bytes;
     message.msg_iovlen = 1;
     alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control = {};
-    if (next.fd >= 0 && next.sent == 0) {  // with the first of its bytes
+    if (next.fd >= 0 && next.sent == 0) {  // with its first byte
       message.msg_control = control.data();
       message.msg_controllen = control.size();
       cmsghdr* const header = CMSG_FIRSTHDR(&message);
@@ -89,6 +90,7 @@ bool HostChannel::FlushLocked() {
     }
     const ssize_t sent = sendmsg(socket(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && errno == EINTR) continue;
+    // The socket takes no more now; the polling thread calls Flush when it does.
     if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
     if (sent < 0) {
       is_broken_ = true;
@@ -98,6 +100,7 @@ bool HostChannel::FlushLocked() {
     outgoing_bytes_ -= static_cast<size_t>(sent);
     if (next.sent == next.bytes.size()) outgoing_.pop_front();
   }
+  // Memory must not grow without a limit for a peer that has stopped to read.
   if (outgoing_bytes_ > kMostWaitingBytes) is_broken_ = true;
   return !is_broken_;
 }
@@ -122,6 +125,7 @@ absl::Status HostChannel::Fill() {
     message.msg_control = control.data();
     message.msg_controllen = control.size();
     const ssize_t got = recvmsg(socket(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+    // Before any return: no byte that was not received may stay.
     received_.resize(had + static_cast<size_t>(std::max<ssize_t>(got, 0)));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return absl::OkStatus();
@@ -136,6 +140,7 @@ absl::Status HostChannel::Fill() {
         descriptors_.emplace_back(fd);
       }
     }
+    // Descriptors are a scarce resource of this process, which a peer could use up.
     if (descriptors_.size() > kMostDescriptors || (message.msg_flags & MSG_CTRUNC) != 0) {
       return InvalidArgument("it sent more descriptors than segments");
     }
@@ -159,6 +164,7 @@ absl::StatusOr<std::optional<std::string>> HostChannel::Receive() {
       }
     }
     if (has_filled) return std::nullopt;
+    // Once for each read, and not for each message, which would move the rest each time.
     received_.erase(0, taken_);
     taken_ = 0;
     BDN_RETURN_IF_ERROR(Fill());
@@ -171,6 +177,7 @@ absl::Status HostChannel::AddSegment(uint32_t index, uint64_t bytes) {
   FileDescriptor fd = std::move(descriptors_.front());
   descriptors_.pop_front();
   MutexLock lock(&segments_mu_);
+  // Segments come in order, and their number is limited, as each takes address space here.
   if (index != segments_.size() || index >= kMostSegmentsOfPeer) {
     return InvalidArgument("segment %d where %d was the next", index, segments_.size());
   }
@@ -189,6 +196,7 @@ absl::StatusOr<HostChannel::Bytes> HostChannel::Resolve(const HostPlace& place,
     return InvalidArgument("a place in segment %d, of %d", place.segment, segments_.size());
   }
   const std::shared_ptr<SharedMemory>& memory = segments_[place.segment];
+  // Written without an addition that could overflow: the numbers come from the peer.
   if (place.offset % kShmAlignment != 0 || place.offset > memory->size() ||
       bytes > memory->size() - place.offset) {
     return InvalidArgument("a place of %d bytes at %d, in a segment of %d", bytes, place.offset,

@@ -23,20 +23,20 @@ class MessageLite;
 
 namespace bdn {
 
-// Where bytes lie in a segment of the sender's.
+// The place of bytes in one of the sender's segments of shared memory.
 struct HostPlace {
   uint32_t segment = 0;
   uint64_t offset = 0;
   uint64_t bytes = 0;
 };
 
-// One end of what a process and its host's daemon have with each other: messages over a stream socket
-// that does not block, and memory. Each end writes to an arena of its own, whose segments the other
-// maps to read; so neither can spoil what the other works on, and nothing that a peer says of places
-// is believed before it is checked.
+// One end of the connection between a process and its host daemon: messages over a stream socket
+// that does not block, and shared memory. Each end writes to an arena of its own, whose segments
+// the other end maps for reading. So neither end can change the memory that the other works in, and
+// a place that a peer sends is checked before it is used.
 class HostChannel {
  public:
-  // Sends the other end `index` and `bytes` of a segment, as one of the messages.
+  // Encodes the message that tells the other end `index` and `bytes` of a segment.
   using EncodeSegment = std::string (*)(uint32_t index, uint64_t bytes);
 
   HostChannel(FileDescriptor socket, std::shared_ptr<ShmArena> arena, EncodeSegment encode_segment)
@@ -46,44 +46,47 @@ class HostChannel {
 
   int socket() const { return socket_.get(); }
   const std::shared_ptr<ShmArena>& arena() const { return arena_; }
-  // The process id of the other end, as the kernel knows it; 0 where it does not.
+  // Returns the process id of the other end as the kernel knows it, or 0.
   int peer_pid() const;
 
   // ---- Sending. Thread-safe.
 
-  // Sends the message, behind those before it and the segments that the arena has gained; what the
-  // socket takes no more goes by Flush. False: the other end is gone, or takes nothing.
+  // Sends a message, after earlier messages and after the segments that the arena has gained. Flush
+  // sends the part that the socket does not take now. Returns false if the other end is gone, or
+  // reads nothing.
   bool Send(const google::protobuf::MessageLite& message);
-  // Sends what waits, as far as it can be now. False: as Send.
+  // Sends waiting bytes, as many as the socket takes now. Returns false as Send does.
   bool Flush();
   bool has_waiting() const;
-  // Where bytes of the arena lie; nothing where they are of other memory, or not aligned to 8.
+  // Returns the place of bytes of the arena, or nothing if they lie in other memory or are not
+  // aligned to 8.
   std::optional<HostPlace> Find(ByteSpan bytes) const;
 
   // ---- Receiving. By one thread.
 
-  // The next message, if all of it is here. Unavailable: the other end is gone. InvalidArgument: it
-  // does not keep to the rules.
+  // Returns the next message, if all of it has come. Unavailable: the other end is gone.
+  // InvalidArgument: it breaks the protocol.
   absl::StatusOr<std::optional<std::string>> Receive();
-  // The peer's next segment, of which it has just told, with its descriptor.
+  // Maps the peer's next segment, which a message has just announced, by its descriptor.
   absl::Status AddSegment(uint32_t index, uint64_t bytes);
-  // Bytes of the peer's, and what keeps them there. On any thread.
+  // Bytes of the peer's memory, and the mapping that keeps them. Usable on any thread.
   struct Bytes {
     ByteSpan span;
     std::shared_ptr<SharedMemory> memory;
   };
-  // InvalidArgument: the peer has no such place, or it is not aligned to 8 or not `bytes` long.
+  // Returns the bytes of a place. InvalidArgument: the peer has no such place, or it is not aligned
+  // to 8 or not `bytes` long.
   absl::StatusOr<Bytes> Resolve(const HostPlace& place, uint64_t bytes) const;
 
  private:
   struct Outgoing {
     std::string bytes;
-    int fd = -1;  // of the arena's
+    int fd = -1;  // of a segment of the arena, which stays its owner; -1: none
     size_t sent = 0;
   };
   bool FlushLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void QueueLocked(const std::string& message, int fd) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Reads what there is. Unavailable: the end.
+  // Reads the bytes that are there. Unavailable: the connection has ended.
   absl::Status Fill();
 
   const FileDescriptor socket_;
@@ -96,9 +99,9 @@ class HostChannel {
   uint32_t segments_told_ ABSL_GUARDED_BY(mu_) = 0;
   bool is_broken_ ABSL_GUARDED_BY(mu_) = false;
 
-  // The receiving thread's.
+  // Used by the receiving thread alone.
   std::string received_;
-  size_t taken_ = 0;  // of `received_`
+  size_t taken_ = 0;  // bytes of `received_` already returned
   std::deque<FileDescriptor> descriptors_;
 
   mutable Mutex segments_mu_;

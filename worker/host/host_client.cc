@@ -25,7 +25,7 @@ constexpr Family kCopied = {
     "So many bytes were copied for the daemon to read (push), and of results out of its memory "
     "(pull).",
     "direction"};
-// Metrics of the process itself; those of the daemon follow.
+// The process's own metrics; the daemon's follow them.
 using Counts = HostClient::Counts;
 constexpr MetricRow<Counts> kMetrics[] = {
     {{"rank", Metric::Kind::kGauge, "This worker has this rank."},
@@ -64,6 +64,8 @@ absl::StatusOr<std::unique_ptr<HostClient>> HostClient::Attach(const Options& op
                                                                Registry* telemetry) {
   std::unique_ptr<HostClient> client(new HostClient(options, std::move(socket), clock));
   HostClient* const self = client.get();
+  // The handlers get the raw pointer: the channel's thread ends in the destructor, before the
+  // parts.
   BDN_RETURN_IF_ERROR(self->channel_.Attach({
       .ended = [self](const wire::Ended& ended) { return self->pushes_.OnEnded(ended); },
       .answer = [self](wire::Answer answer) { return self->calls_.OnAnswer(std::move(answer)); },
@@ -89,6 +91,7 @@ absl::StatusOr<std::vector<uint32_t>> HostClient::Declare(std::vector<TensorDecl
                                                           absl::Duration timeout) {
   MutexLock one_at_a_time(&declaring_);
   BDN_ASSIGN_OR_RETURN(std::vector<TensorDeclaration> fresh, pushes_.FindNew(&tensors));
+  // Before the call, so that a mistake is an error of this process alone.
   BDN_RETURN_IF_ERROR(CheckDeclarations(fresh));
   wire::Answer answer;
   if (!fresh.empty()) {
@@ -110,6 +113,7 @@ absl::Status HostClient::DescribeWait(TicketId ticket) {
   BDN_ASSIGN_OR_RETURN(const TicketTable::Subject subject, pushes_.tickets().Find(ticket));
   wire::Call call;
   call.set_describe(subject.tensor);
+  // The daemon knows which process or node is missing.
   const absl::Status described = calls_.Ask(std::move(call), kTimeToDescribe).status();
   return described.ok() ? DeadlineExceeded("still in flight") : described;
 }
@@ -168,6 +172,7 @@ absl::Status HostClient::Leave(absl::Duration timeout) {
     has_left_ = status.ok();
   }
   pushes_.EndLeaving();
+  // Calls of other threads that still wait get no answer any more.
   if (status.ok()) channel_.Fail(Aborted("all workers have left the job"));
   return status;
 }
@@ -211,6 +216,7 @@ absl::Status HostClient::CountWhatTheDaemonCounts(absl::Duration timeout, Regist
     const bool is_ours =
         std::any_of(std::begin(kMetrics), std::end(kMetrics),
                     [&](const auto& row) { return row.metric.name == number.name(); });
+    // The daemon counts for the whole host; rank and size, say, are this process's.
     if (is_ours) continue;
     const std::string& name = texts_.emplace_back(number.name());
     const std::string& help = texts_.emplace_back(number.help());
@@ -228,7 +234,7 @@ absl::Status HostClient::CountWhatTheDaemonCounts(absl::Duration timeout, Regist
   return absl::OkStatus();
 }
 
-// Empty once the daemon is gone.
+// Returns one of the daemon's JSON objects; empty once the daemon is gone.
 std::string HostClient::ReadDaemonsObject(std::string_view name) {
   wire::Call call;
   call.mutable_stats();
@@ -248,7 +254,8 @@ HostClient::Counts HostClient::counts() const {
           .bytes_results = pushes_.bytes_results()};
 }
 
-// Zeros once the daemon is gone.
+// Reads the daemon's metrics; zeros once the daemon is gone, so that an exporter does not fail at
+// the end of a job.
 void HostClient::ReadDaemonsMetrics(std::vector<Sample>* samples) {
   wire::Call call;
   call.mutable_stats();

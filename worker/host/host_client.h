@@ -20,11 +20,12 @@
 
 namespace bdn {
 
-// A process that takes part in a job through the daemon of its host (HostServer). What it pushes is
-// read where it lies if that is memory of Allocate, and is copied into such memory once if not;
-// each result is copied once, from where the daemon decoded it for all. Thread-safe.
+// A process that takes part in a job through its host daemon (HostServer). Data to be pushed is
+// read where it lies if that is memory of memory(), and is copied into such memory once if not;
+// each result is copied once, from the memory into which the daemon decoded it for all processes.
+// Thread-safe.
 //
-// Its parts are the connection (DaemonChannel), whose thread takes what the daemon says, copies
+// Its parts are the connection (DaemonChannel), whose thread takes the daemon's messages, copies
 // results and runs callbacks; the tensors and their pushes (AttachedPushes); and the calls
 // (DaemonCalls).
 class HostClient final : public Client {
@@ -42,7 +43,7 @@ class HostClient final : public Client {
   Counts counts() const;
 
   // Says hello over a connected socket, and waits until all processes of the host and all nodes of
-  // the job are there. `clock` and `telemetry` are borrowed and outlive it.
+  // the job are there. `clock` and `telemetry` are borrowed and outlive the client.
   static absl::StatusOr<std::unique_ptr<HostClient>> Attach(const Options& options,
                                                             FileDescriptor socket,
                                                             const Clock* clock,
@@ -85,18 +86,18 @@ class HostClient final : public Client {
   std::string ReadDaemonsObject(std::string_view name);
 
   const std::shared_ptr<ShmArena> arena_;
-  DaemonChannel channel_;  // its thread, which uses the next two, ends in the destructor
+  DaemonChannel channel_;  // its thread uses the next two, and ends in the destructor
   DaemonCalls calls_;
   AttachedPushes pushes_;
 
-  Mutex declaring_;  // one declaration at a time; taken before those of the parts
+  Mutex declaring_;  // lets one declaration go on at a time; taken before the parts' locks
   Mutex mu_;
   bool has_left_ ABSL_GUARDED_BY(mu_) = false;
 
-  // What the daemon counts, as it named it.
+  // The daemon's metrics, with the names that it gave them.
   std::deque<std::string> texts_;
   std::vector<Metric> daemons_metrics_;
-  std::vector<std::unique_ptr<Registry::Source>> metrics_;  // they go first
+  std::vector<std::unique_ptr<Registry::Source>> metrics_;  // declared last, so destroyed first
 };
 
 }  // namespace bdn

@@ -46,6 +46,8 @@ void HostExchanges::Fail(const absl::Status& status) {
 // ---- What processes say
 
 absl::Status HostExchanges::OnPushes(const HostProcess& process, const wire::Pushes& pushes) {
+  // Complete rounds are collected and started together, so that the worker gets all tensors of a
+  // message in one call.
   std::vector<HostRound> complete;
   absl::Status wrong;
   for (const wire::Push& message : pushes.pushes()) {
@@ -53,7 +55,7 @@ absl::Status HostExchanges::OnPushes(const HostProcess& process, const wire::Pus
     if (round.has_value()) complete.push_back(*std::move(round));
   }
   StartRounds(std::move(complete));
-  // Its processes would wait for one another for ever.
+  // The round can never be complete, and the processes would wait for each other for ever.
   if (!wrong.ok()) abort_(std::string(wrong.message()));
   return absl::OkStatus();
 }
@@ -77,7 +79,7 @@ absl::StatusOr<std::optional<HostRound>> HostExchanges::AddPush(const HostProces
     if (message.tensor() >= tensors_end_) {
       return InvalidArgument("it pushed tensor %d, which was not declared", message.tensor());
     }
-    // By one of its threads while another retired it.
+    // One thread of the process pushed it while another retired it.
     EndPush(process, message.ticket(), Cancelled("its tensor was retired"));
     return std::nullopt;
   }
@@ -86,6 +88,7 @@ absl::StatusOr<std::optional<HostRound>> HostExchanges::AddPush(const HostProces
     if (message.encoded() && codec == nullptr) return InvalidArgument("it has no codec");
     const size_t size = message.encoded() ? ChunkedBytes(*codec, facts.elements)
                                           : facts.elements * DTypeSize(facts.dtype);
+    // The place comes from another process, and is checked before anything reads it.
     BDN_ASSIGN_OR_RETURN(auto bytes, process.channel->Resolve(Read(message.data()), size));
     if (message.encoded()) {
       push.codec = codec.get();
@@ -100,6 +103,7 @@ absl::StatusOr<std::optional<HostRound>> HostExchanges::AddPush(const HostProces
                    : failed_;
   if (round.ok()) return round;
   EndPush(process, message.ticket(), round.status());
+  // Aborted means that another process is leaving, which ends this push alone.
   if (absl::IsInvalidArgument(round.status())) *wrong = round.status();
   return std::nullopt;
 }
@@ -128,6 +132,7 @@ absl::Status HostExchanges::OnRetired(const HostProcess& process, const wire::Re
       if (done_with.size() == static_cast<size_t>(processes_->size())) by_all.push_back(id);
     }
   }
+  // Without the lock, as the worker is called.
   Retire(by_all);
   return absl::OkStatus();
 }
@@ -147,6 +152,7 @@ void HostExchanges::Retire(const std::vector<uint32_t>& tensors) {
       if (round.has_value()) rounds.push_back(*std::move(round));
     }
   }
+  // These rounds were open, so the worker has nothing of them.
   for (const HostRound& round : rounds) EndRound(round, Cancelled("its tensor was retired"));
   const absl::Status status = worker_->Retire(tensors);
   if (!status.ok()) processes_->peer_log().Warning("retiring tensors: %s", status.message());
@@ -175,6 +181,8 @@ absl::StatusOr<std::shared_ptr<HostExchanges::HostTensor>> HostExchanges::FillRe
   const std::shared_ptr<HostTensor> shared = tensors_.at(round.tensor);
   HostTensor& tensor = *shared;
   *request = round.Request();
+  // The exchange consumes the residuals that were set; a process that sets one later begins a new
+  // sum.
   tensor.set_by.clear();
   request->data = tensor.result;
   if (!round.wants_left_out()) return shared;
@@ -201,19 +209,23 @@ void HostExchanges::StartRounds(std::vector<HostRound> rounds) {
       continue;
     }
     shared.push_back(round);
+    // The rest of the rounds must still be ended, below.
     if (!status.ok()) continue;
     PushRequest request;
     MutexLock lock(&mu_);
     const auto tensor = FillRequest(*round, &request);
     status = tensor.status();
     if (!status.ok()) continue;
-    // Its memory is there until then, though it may be retired.
+    // The callback holds the tensor, so that its memory is there until the end, even if it is
+    // retired meanwhile.
     request.done = [this, round, tensor = *tensor](TicketId, const auto& result) {
       EndRound(*round, result);
     };
     requests.push_back(std::move(request));
   }
   size_t next = 0;
+  // The worker stops at the first request that it refuses. That one's round is ended, and the call
+  // is repeated behind it.
   while (next < requests.size()) {
     std::vector<TicketId> tickets;
     const absl::Status pushed = worker_->PushPullAll(std::span(requests).subspan(next), &tickets);
@@ -225,6 +237,8 @@ void HostExchanges::StartRounds(std::vector<HostRound> rounds) {
       }
     }
     if (pushed.ok()) continue;
+    // These two are the processes' mistakes, after which they may push again. Any other error is
+    // the job's.
     if (!absl::IsInvalidArgument(pushed) && !absl::IsFailedPrecondition(pushed)) {
       status = pushed;
       break;
@@ -244,6 +258,8 @@ void HostExchanges::Refuse(const HostRound& round, const absl::Status& why) {
   bool undone;
   {
     MutexLock lock(&mu_);
+    // If a process has pushed the next step already, the processes no longer agree about the step,
+    // and the job cannot go on.
     undone = rounds_->TakeBack(round);
   }
   EndRound(round, why, undone);
@@ -259,13 +275,13 @@ void HostExchanges::EndRound(const HostRound& round, const absl::StatusOr<PushRe
   {
     MutexLock lock(&mu_);
     const auto tensor = Find(round.tensor);
-    if (tensor.ok()) {  // else nobody wants it: it was retired
+    if (tensor.ok()) {  // else it was retired, and nobody wants its result
       left_out = (*tensor)->left_out;
       bytes = (*tensor)->elements * sizeof(float);
     }
   }
   for (size_t i = 0; i < round.pushes.size(); ++i) {
-    if (!round.pushes[i].has_value()) continue;  // of one that is not complete
+    if (!round.pushes[i].has_value()) continue;  // of a round that is not complete
     wire::ToProcess message;
     wire::Ended* ended = message.mutable_ended();
     ended->set_ticket(round.pushes[i]->ticket);
@@ -291,6 +307,7 @@ absl::Status HostExchanges::Add(std::span<const TensorDeclaration> tensors,
   MutexLock lock(&mu_);
   for (size_t i = 0; i < tensors.size(); ++i) {
     const TensorDeclaration& declared = tensors[i];
+    // Known already if the processes declare again what they had given up waiting for.
     if (tensors_.contains(ids[i])) continue;
     tensors_end_ = std::max(tensors_end_, ids[i] + 1);
     const size_t bytes = declared.elements * DTypeSize(SumDType(declared.dtype));
@@ -312,8 +329,8 @@ absl::Status HostExchanges::Add(std::span<const TensorDeclaration> tensors,
   return absl::OkStatus();
 }
 
-// Processes declare what they do not have. So where some are done with a tensor, and all declare
-// its name, the others have never heard of it: their declaration was given up.
+// Processes declare only tensors that they do not have. So if some have retired a tensor, and all
+// declare its name, the others have never learnt of it: their earlier declaration was given up.
 void HostExchanges::RetireWhatIsDeclaredAnew(std::span<const TensorDeclaration> tensors) {
   std::vector<uint32_t> replaced;
   {
@@ -373,6 +390,8 @@ absl::Status HostExchanges::DescribePush(uint32_t id) const {
     MutexLock lock(&mu_);
     const auto found = tensors_.find(id);
     if (found == tensors_.end()) return NotFound("no tensor %d was declared", id);
+    // Processes of this host come first: the worker has nothing of the step before they have all
+    // pushed.
     if (rounds_->IsOpen(id)) {
       return WithFields(DeadlineExceeded("still in flight"),
                         {.tensor = found->second->name,
@@ -383,6 +402,7 @@ absl::Status HostExchanges::DescribePush(uint32_t id) const {
     ticket = found->second->ticket;
   }
   const absl::Status described = worker_->DescribeWait(ticket);
+  // Its ticket has ended in the meantime.
   return absl::IsNotFound(described) ? DeadlineExceeded("still in flight") : described;
 }
 
@@ -394,6 +414,8 @@ absl::Status HostExchanges::PerformAtLink(int process, StateCall* call,
       call->link_part == LinkState::kResidual || call->link_part == LinkState::kMomentum;
   switch (call->what) {
     case StateCall::What::kGet:
+      // One residual for the whole host: the first process saves it, and if each process saved it,
+      // a restart would add it up once for each of them.
       if (!is_of_host || process == 0) break;
       std::fill(call->out.begin(), call->out.end(), 0.0f);
       return absl::OkStatus();
@@ -415,7 +437,8 @@ absl::Status HostExchanges::PerformAtLink(int process, StateCall* call,
   return worker_->Perform(call, absl::ZeroDuration());
 }
 
-// What each worker of a checkpoint owed is owed by the host.
+// After a restart with another number of processes for each host, the residuals that several
+// workers saved belong to one link, so they are added up.
 absl::Status HostExchanges::AddToLink(int process, StateCall* call, std::vector<float>* values) {
   MutexLock one_at_a_time(&setting_);
   std::set<int> set_by;
@@ -424,6 +447,7 @@ absl::Status HostExchanges::AddToLink(int process, StateCall* call, std::vector<
     BDN_ASSIGN_OR_RETURN(HostTensor* const tensor, Find(call->tensor));
     set_by = tensor->set_by[call->link_part];
   }
+  // The second time is a second load of a checkpoint.
   if (set_by.contains(process)) set_by.clear();
   if (!set_by.empty()) {
     std::vector<float> before(values->size());
@@ -435,6 +459,7 @@ absl::Status HostExchanges::AddToLink(int process, StateCall* call, std::vector<
     for (size_t i = 0; i < values->size(); ++i) (*values)[i] += before[i];
   }
   BDN_RETURN_IF_ERROR(worker_->Perform(call, absl::ZeroDuration()));
+  // Only after the worker has taken it: a failed call may be made again.
   set_by.insert(process);
   MutexLock lock(&mu_);
   BDN_ASSIGN_OR_RETURN(HostTensor* const tensor, Find(call->tensor));

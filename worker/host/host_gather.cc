@@ -26,6 +26,7 @@ std::string HostGather::MissingOf(const Gathering& gathering) const {
 absl::StatusOr<std::optional<HostGather::Members>> HostGather::Join(const std::string& name,
                                                                     const std::string& kind,
                                                                     const Member& member) {
+  // All processes come to the leaving itself, so none is missed there.
   if (name != kLeaving) {
     for (const int gone : leaving_) {
       const auto found = open_.find(name);
@@ -56,6 +57,8 @@ absl::StatusOr<std::optional<HostGather::Members>> HostGather::ArriveNext(const 
                                                                           const Member& member) {
   uint64_t& count = counts_[kind][member.process];
   auto joined = Join(absl::StrFormat("%s %d", kind, count + 1), kind, member);
+  // A call that is refused does not count, so that the next one of its kind meets those that still
+  // wait.
   if (joined.ok()) ++count;
   return joined;
 }
@@ -72,8 +75,10 @@ std::vector<HostGather::Ended> HostGather::Expire(absl::Time now) {
     for (const Member& member : late) {
       ended.push_back({member, status, name == kLeaving});
       gathering.members.erase(member.process);
+      // The call did not take place, and the process's next call of the kind takes its number.
       if (!gathering.kind.empty()) --counts_[gathering.kind][member.process];
     }
+    // The others go on waiting, until their own deadlines.
     it = gathering.members.empty() ? open_.erase(it) : std::next(it);
   }
   return ended;

@@ -14,41 +14,47 @@
 
 namespace bdn {
 
-// "worker 11, worker 13" for {1, 3}: processes by their ranks, of which the host's first is `first`.
+// Returns "worker 11, worker 13" for the local ranks {1, 3}, where `first` is the rank of the
+// host's first process.
 std::string WorkerNames(const std::vector<int>& processes, Rank first);
 
-// Calls that the host makes once, when each of its processes has made it: declarations, broadcasts,
-// barriers, leaving. Who comes waits for the others until its own deadline. A state machine; not
-// thread-safe.
+// A table of the calls that a host makes once, when each of its processes has made it:
+// declarations, broadcasts, barriers, leaving. A process that has made the call waits for the
+// others until its own deadline. A state machine; not thread-safe.
 class HostGather {
  public:
   struct Member {
     int process = 0;    // local rank
-    uint64_t call = 0;  // the process's number
+    uint64_t call = 0;  // the process's number of its call
     absl::Time deadline;
   };
-  using Members = std::vector<Member>;  // by local rank, where all have come
+  using Members = std::vector<Member>;  // by local rank, when all have arrived
 
-  // Names processes by their ranks, of which the host's first is `first`.
+  // `first` is the rank of the host's first process, by which errors name processes.
   HostGather(int processes, Rank first) : processes_(processes), first_(first) {}
 
-  // A process comes to the call of this name, as "barrier 'b'"; all who have come, once it is the last.
-  // InvalidArgument: it is waiting there already. Aborted: another is leaving and will not come.
+  // Notes that a process has made the call of this name, such as "barrier 'b'". Returns all members
+  // if it is the last. InvalidArgument: the process already waits there. Aborted: another process
+  // is leaving and will not make the call.
   absl::StatusOr<std::optional<Members>> Arrive(const std::string& name, const Member& member);
-  // As Arrive, where the n-th of each process belongs to the n-th of the others.
+  // Does what Arrive does, where the n-th call of each process belongs to the n-th calls of the
+  // others.
   absl::StatusOr<std::optional<Members>> ArriveNext(const std::string& kind, const Member& member);
 
+  // A member whose wait ends with an error.
   struct Ended {
     Member member;
     absl::Status status;
     bool was_leaving = false;  // the call was kLeaving
   };
-  // Those whose deadline has come; they have not come to the call.
+  // Removes and returns the members whose deadline has come: they count as not having made the
+  // call.
   std::vector<Ended> Expire(absl::Time now);
   absl::Time NextDeadline() const;
-  // The process will come to nothing more but its leaving: who waits for it elsewhere.
+  // Notes that a process will make no more calls but its leaving. Returns the members that wait for
+  // it elsewhere.
   std::vector<Ended> OnLeaving(int process);
-  // Everybody, who is told `status`.
+  // Removes and returns all members, with `status`.
   std::vector<Ended> TakeAll(const absl::Status& status);
 
  private:
@@ -67,7 +73,7 @@ class HostGather {
   std::set<int> leaving_;
 };
 
-// What leaving is called: nobody who is leaving is missed there.
+// The name of the call by which processes leave. Processes that are leaving are not missed there.
 inline constexpr char kLeaving[] = "leaving";
 
 }  // namespace bdn

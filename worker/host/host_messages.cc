@@ -73,6 +73,7 @@ absl::StatusOr<StateCall> Read(const wire::StateCall& message) {
                  .counters = Read(message.counters()),
                  .tensors = {message.tensors().data(), static_cast<size_t>(message.tensors_size())},
                  .rule = message.rule()};
+  // The only call about several tensors.
   if (call.what == StateCall::What::kSetRule) return call;
   if (message.tensors_size() != 1) {
     return InvalidArgument("a call about the state of %d tensors, not of one",
@@ -95,10 +96,12 @@ absl::StatusOr<StateCall> Read(const wire::StateCall& message) {
 
 absl::StatusOr<std::shared_ptr<const Codec>> ParseHostCodec(const std::string& spec) {
   BDN_ASSIGN_OR_RETURN(const LinkCodec link, ParseCodecSpec(spec));
+  // Error feedback would need a residual in each process; and the daemon decodes memory that a
+  // process may still change, which needs a codec that bounds itself.
   if (link.error_feedback || link.delta || !link.codec->bounds_itself()) {
     return InvalidArgument(
-        "setting host is '%s': inside a host gradients go by none, fp16, bf16, onebit, twobit, int8, int4 "
-        "or int2, without a memory",
+        "setting host is '%s': inside a host gradients go by none, fp16, bf16, onebit, twobit, "
+        "int8, int4 or int2, without a memory",
         spec);
   }
   return link.codec;

@@ -11,7 +11,7 @@
 #include "worker/host/host_channel.h"
 #include "worker/state_call.h"
 
-// Between proto/host.proto and what it stands for.
+// Conversions between the messages of proto/host.proto and the types that they stand for.
 
 namespace bandoneon::host {
 class Place;
@@ -25,7 +25,7 @@ namespace bdn {
 inline constexpr uint32_t kHostVersion = 5;
 
 void Write(const absl::Status& status, bandoneon::host::Status* message);
-// With the facts that travel with it. A code that is none becomes Unknown.
+// Reads a status with its ErrorFields. An unknown code becomes Unknown.
 absl::Status Read(const bandoneon::host::Status& message);
 
 void Write(const HostPlace& place, bandoneon::host::Place* message);
@@ -37,13 +37,14 @@ StateCounters Read(const bandoneon::host::StateCounters& message);
 // Writes a call without the place of its data.
 void Write(const StateCall& call, bandoneon::host::StateCall* message);
 // Reads a call without its arrays; its tensors are borrowed from the message. InvalidArgument: a
-// number of it names nothing, or it is not about one tensor where it should be.
+// number names no kind or part, or the call is not about one tensor where it must be.
 absl::StatusOr<StateCall> Read(const bandoneon::host::StateCall& message);
 
-// The codec of a spec, if gradients can go by it inside a host. InvalidArgument says which can.
+// Returns the codec of a spec, if gradients can be encoded by it inside a host. InvalidArgument
+// lists those that can.
 absl::StatusOr<std::shared_ptr<const Codec>> ParseHostCodec(const std::string& spec);
 
-// Of HostChannel, for each direction.
+// The EncodeSegment functions of HostChannel for the two directions.
 std::string EncodeSegmentToDaemon(uint32_t index, uint64_t bytes);
 std::string EncodeSegmentToProcess(uint32_t index, uint64_t bytes);
 

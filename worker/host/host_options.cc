@@ -14,7 +14,8 @@
 namespace bdn {
 namespace {
 
-// A host's processors are its processes': of those that the daemon may use it takes so few, unasked.
+// A host's processors belong to its training processes, so the daemon by default uses only this
+// part of those that it may use.
 constexpr double kPartForCodecs = 0.25;
 constexpr int kMostThreadsUnasked = 8;
 

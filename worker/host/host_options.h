@@ -13,12 +13,12 @@
 
 namespace bdn {
 
-// What bandoneon-worker is started with.
+// The settings of bandoneon-worker, the host daemon, checked.
 struct HostOptions {
   HostAddress address;
   HostServer::Options server;
   Worker::Options worker;
-  std::vector<int> processors;  // that it keeps to
+  std::vector<int> processors;  // the processors on which it runs
   std::string metrics_file;
   std::string health_listen;   // empty: no health service
   std::string metrics_listen;  // empty: no metrics
@@ -27,7 +27,8 @@ struct HostOptions {
   LogLevel log_level = LogLevel::kInfo;
 };
 
-// `config` is of HostSettings(). InvalidArgument names the setting that is wrong or missing.
+// Reads the settings. `config` was made from HostSettings(). InvalidArgument names the setting that
+// is wrong or missing.
 absl::StatusOr<HostOptions> ReadHostOptions(const Config& config);
 
 }  // namespace bdn

@@ -19,15 +19,15 @@ namespace {
 
 namespace wire = bandoneon::host;
 
-// For processes to hear that the job has failed, before their daemon goes.
+// The time in which processes may hear that the job has failed, before their daemon ends.
 constexpr absl::Duration kTimeToHear = absl::Seconds(3);
 constexpr absl::Duration kMostSleep = absl::Minutes(1);
 constexpr size_t kMostConnections = 4096;
 constexpr absl::Duration kAcceptBackoff = absl::Milliseconds(100);
-// After so many other users' connections none is taken for a while: anybody on the host may connect
-// to an address of the abstract kind, and hang up.
+// After so many connections of other users, none is accepted for a while: every user of the machine
+// may connect to an abstract address, and hang up.
 constexpr int kRefusalsBeforeRest = 16;
-// Who are told at the end why nobody serves them.
+// The most processes that are told at the end why no daemon serves them.
 constexpr int kMostToldAtEnd = 1024;
 
 FileDescriptor OpenPidfd(int pid) {
@@ -76,6 +76,7 @@ bool HostProcesses::Fail(const absl::Status& status) {
     is_ending_ = true;
     failed_at_ = clock_->Now();
     for (const HostProcessRef& process : connected_) {
+      // Others are strangers, or hear it in answer to their hello.
       if (process->said_hello) told.push_back(process->channel);
     }
     changed_.SignalAll();
@@ -101,6 +102,8 @@ absl::Status HostProcesses::Wait() {
     const bool is_alone = connected_.empty();
     if (all_left_ && is_alone) return absl::OkStatus();
     const absl::Time until = failed_at_ + kTimeToHear;
+    // Processes that were told close their connections; a process that does not read delays the end
+    // by a few seconds only.
     if (!failed_.ok() && (is_alone || clock_->Now() >= until)) return failed_;
     if (is_closed_) return Cancelled("the host's daemon is being closed");
     clock_->WaitUntil(&changed_, &mu_, failed_.ok() ? absl::InfiniteFuture() : until);
@@ -180,8 +183,11 @@ bool HostProcesses::Poll(absl::Time next, std::vector<Ready>* ready) {
   {
     MutexLock lock(&mu_);
     if (is_closed_) return false;
+    // A process that connects while the job ends stays in the listener's queue, for the daemon's
+    // next job.
     takes_more = listener_ != nullptr && !is_ending_;
     processes = connected_;
+    // Nothing is due for a failed job: Wait ends it.
     next = failed_.ok() ? std::min(next, NextTime()) : absl::InfiniteFuture();
   }
   if (takes_more && clock_->Now() < accepts_at_) {
@@ -192,9 +198,11 @@ bool HostProcesses::Poll(absl::Time next, std::vector<Ready>* ready) {
   for (const HostProcessRef& process : processes) {
     const short writable = process->channel->has_waiting() ? POLLOUT : 0;
     fds.push_back({process->channel->socket(), static_cast<short>(POLLIN | writable), 0});
+    // The process's own end is watched, too: a child that it has forked may keep the socket open.
     fds.push_back({process->pidfd.get(), POLLIN, 0});
   }
-  // A while at most, so that it fits, and past the deadline rather than before it.
+  // At most a minute, so that the number fits, and rounded up, so that poll does not return just
+  // before the deadline.
   const absl::Duration left = std::clamp(next - clock_->Now(), absl::ZeroDuration(), kMostSleep);
   const bool waits_for_ever = next == absl::InfiniteFuture();
   const int milliseconds = static_cast<int>(absl::ToInt64Milliseconds(left)) + 1;
@@ -208,7 +216,7 @@ bool HostProcesses::Poll(absl::Time next, std::vector<Ready>* ready) {
     if ((of_socket & POLLOUT) != 0 && !process->channel->Flush()) {
       ready->push_back({process, false, Unavailable("it takes no messages")});
     } else if (of_socket != 0) {
-      ready->push_back({process, true, {}});  // what it said before it went comes first
+      ready->push_back({process, true, {}});  // its last messages come before its end
     } else if (fds[3 + 2 * i].revents != 0) {
       ready->push_back({process, true, Unavailable("the process has ended")});
     }
@@ -217,7 +225,7 @@ bool HostProcesses::Poll(absl::Time next, std::vector<Ready>* ready) {
   return true;
 }
 
-// Who comes when the job is about to end comes for the next.
+// A process that comes when the job is about to end waits for the next one.
 void HostProcesses::Accept() {
   {
     MutexLock lock(&mu_);
@@ -225,6 +233,8 @@ void HostProcesses::Accept() {
   }
   absl::StatusOr<FileDescriptor> socket = listener_->Accept();
   if (!socket.ok()) {
+    // Without descriptors poll would return at once again, because the connection still waits; and
+    // strangers could keep this thread busy by connecting. A rest prevents both.
     if (absl::IsResourceExhausted(socket.status()) || ++refusals_ >= kRefusalsBeforeRest) {
       accepts_at_ = clock_->Now() + kAcceptBackoff;
       refusals_ = 0;
@@ -237,7 +247,7 @@ void HostProcesses::Accept() {
 }
 
 void HostProcesses::Add(FileDescriptor socket) {
-  if (connected_.size() >= kMostConnections) return;  // cut
+  if (connected_.size() >= kMostConnections) return;  // the connection is closed
   auto process = std::make_shared<HostProcess>(
       std::make_shared<HostChannel>(std::move(socket), arena_, EncodeSegmentToProcess));
   process->pidfd = OpenPidfd(process->channel->peer_pid());
@@ -252,6 +262,7 @@ void HostProcesses::Heard(const HostProcessRef& process) {
 // ---- Attaching
 
 absl::Status HostProcesses::CheckHello(const wire::Hello& hello) {
+  // The version first: the other fields mean nothing between two versions.
   if (hello.version() != kHostVersion) {
     return FailedPrecondition("this host's daemon speaks version %d, the process %d: use one build",
                               kHostVersion, hello.version());
@@ -276,6 +287,7 @@ absl::Status HostProcesses::CheckHello(const wire::Hello& hello) {
   }
   if (!hello.codec().empty()) BDN_RETURN_IF_ERROR(ParseHostCodec(hello.codec()).status());
   for (const HostProcessRef& other : connected_) {
+    // All processes must agree, because one codec decodes their payloads.
     if (other->said_hello && other->codec_spec != hello.codec()) {
       return InvalidArgument("setting host is '%s' here and '%s' in process %d of this host",
                              hello.codec(), other->codec_spec, other->channel->peer_pid());
@@ -303,6 +315,8 @@ absl::Status HostProcesses::OnHello(const HostProcessRef& process, const wire::H
                                   [](const HostProcessRef& one) { return one->said_hello; });
   LogDebug("process %d has come, of local rank %d: %d of %d", process->channel->peer_pid(),
            process->local_rank, come, options_.processes);
+  // None is welcomed before the last one has come: ranks of processes without a wish are known only
+  // then.
   if (come == options_.processes) WelcomeAll();
   return absl::OkStatus();
 }
@@ -321,6 +335,7 @@ void HostProcesses::WelcomeAll() {
   auto next = of_any_rank.begin();
   const JobConfig& job = worker_->config();
   const absl::Time now = clock_->Now();
+  // Leases begin for all at once, with the welcome: before that, a process only waits.
   signs_.emplace(job.heartbeat_interval, job.lease_timeout, now);
   for (int rank = 0; rank < options_.processes; ++rank) {
     if (attached_[rank] == nullptr) attached_[rank] = *next++;
@@ -347,6 +362,8 @@ std::string HostProcesses::OnGone(const HostProcessRef& process, const absl::Sta
     if (process->is_gone) return "";
     process->is_gone = true;
     std::erase(connected_, process);
+    // A process that ends before the welcome may be started again; one that ends after it leaves
+    // the others without its pushes.
     const bool is_missed = !attached_.empty() && process->said_hello && !process->has_left;
     is_ending_ |= is_missed;
     if (is_missed && failed_.ok()) {
@@ -371,7 +388,7 @@ std::vector<int> HostProcesses::NotAttached() const {
   for (int rank = 0; rank < options_.processes; ++rank) {
     if (!is_taken[rank]) free.push_back(rank);
   }
-  // Those of any rank will have the first of them.
+  // Processes without a wished rank will get the lowest free ones, so the highest remain.
   free.erase(free.begin(), free.end() - static_cast<std::ptrdiff_t>(missing));
   return free;
 }
@@ -404,16 +421,18 @@ std::string HostProcesses::KeepLeases() {
     if (!signs_.has_value() || all_left_ || !failed_.ok()) return "";
     const bool says_so = signs_->IsDue(now);
     for (const HostProcessRef& process : connected_) {
+      // A process that has left may end whenever it likes.
       if (process->local_rank < 0 || process->has_left) continue;
       if (says_so) told.push_back(process->channel);
       if (!process->lease.IsOver(now) || !reason.empty()) continue;
       reason = absl::StrFormat("%s stopped answering %.1f s ago", NameOf(*process),
                                absl::ToDoubleSeconds(process->lease.SilentFor(now)));
-      process->lease.End();  // it is said once
+      process->lease.End();  // it is reported once
     }
   }
   wire::ToProcess message;
   message.mutable_alive();
+  // Without the lock, so that no other thread waits for the sockets.
   for (const auto& channel : told) channel->Send(message);
   return reason;
 }

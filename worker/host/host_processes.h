@@ -30,108 +30,110 @@ struct HostProcess {
   explicit HostProcess(std::shared_ptr<HostChannel> its) : channel(std::move(its)) {}
 
   const std::shared_ptr<HostChannel> channel;
-  FileDescriptor pidfd;  // none where the kernel or its namespace has none
-  // Of those that said hello; -1: any. Guarded by the HostProcesses until all are welcome, and
-  // constant from then on.
+  FileDescriptor pidfd;  // closed if the kernel or the process's namespace has none
+  // Its local rank; -1: any. Set by its hello. Guarded by the HostProcesses until all processes are
+  // welcome, and constant from then on.
   int local_rank = -1;
 
   // Guarded by the HostProcesses.
   bool said_hello = false;
-  std::string codec_spec;  // of what it pushes
+  std::string codec_spec;  // of the codec of its pushes
   bool has_left = false;
   bool is_gone = false;
-  PeerLease lease;  // from the welcome on
+  PeerLease lease;  // begins with the welcome
 };
 using HostProcessRef = std::shared_ptr<HostProcess>;
 
-// The processes of a host, as their daemon knows them: it accepts them, welcomes them once all have
-// said hello, tells them that it is alive, and notices which of them has ended or is silent.
-// Thread-safe. What is under "the polling thread" is called by that thread alone.
+// The table of a host's processes in their daemon. It accepts them, welcomes them once all have
+// said hello, sends them signs of life, and notices when one has ended or is silent. Thread-safe,
+// except that the functions under "The polling thread" are called by that thread alone.
 class HostProcesses {
  public:
   struct Options {
-    int processes = 1;   // of this host, that are to attach
-    std::string job_id;  // a process that names another is refused
+    int processes = 1;   // of this host, expected to attach
+    std::string job_id;  // a process that names another job is refused
     absl::Duration attach_timeout = absl::Minutes(2);
   };
 
-  // All are borrowed. `arena` is that of all channels.
+  // `clock` is borrowed. `arena` is that of all channels.
   HostProcesses(const Options& options, const Clock* clock, std::shared_ptr<ShmArena> arena);
   HostProcesses(const HostProcesses&) = delete;
   HostProcesses& operator=(const HostProcesses&) = delete;
 
-  // Serves processes of `listener`, which may be null, from now on, in the name of `worker`; both
-  // are borrowed.
+  // Serves processes of `listener`, which may be null, for `worker` from now on; both are borrowed.
   void Start(HostListener* listener, const Worker* worker);
   // Adds a process that is connected already.
   void Adopt(FileDescriptor socket);
-  // Tells the processes that the job has failed. False: it had failed before.
+  // Tells the processes that the job has failed. Returns false if it had failed before.
   bool Fail(const absl::Status& status);
   // Notes that all processes have left the job.
   void SetAllLeft();
-  // Waits until all processes have left and gone (OK), or the job has failed and they know it.
+  // Waits until all processes have left and gone (OK), or the job has failed and they were told.
   absl::Status Wait();
   // Ends Wait, and the polling thread's next Poll.
   void Close();
   // Drops the processes, whose sockets end. REQUIRES: the polling thread has ended.
   void Clear();
 
-  // Tells everybody who waits at `listener` why there is nobody to serve him, as far as there are
-  // descriptors for it.
+  // Sends `why` to the processes that wait at `listener` for a daemon, up to a thousand of them and
+  // as far as there are descriptors.
   static void Refuse(HostListener* listener, const absl::Status& why);
 
   int size() const { return options_.processes; }
-  // Returns the processes by local rank: nothing until all are welcome, and after Clear.
+  // Returns the processes by local rank; empty until all are welcome, and after Clear.
   std::vector<HostProcessRef> attached() const;
-  // Returns the codec of what the processes push, null where there is none. It is constant once all
-  // are welcome.
+  // Returns the codec of the processes' pushes, or null if they are not encoded. It is constant
+  // once all are welcome.
   std::shared_ptr<const Codec> codec() const;
   // Returns "worker 3 (process 4711, local rank 1)".
   std::string NameOf(const HostProcess& process) const;
   bool IsGone(const HostProcess& process) const;
-  // Tells whether the process was welcomed, gone or not: only then has it a local rank.
+  // Returns whether the process was welcomed, even if it is gone since: only then does it have a
+  // local rank.
   bool IsAttached(const HostProcess& process) const;
-  // Sends a message to a process, on any thread: what its socket takes no more now, the polling
-  // thread sends.
+  // Sends a message to a process, from any thread. The polling thread sends the part that its
+  // socket does not take now.
   void Send(const HostProcess& process, const bandoneon::host::ToProcess& message);
 
   // ---- The polling thread
 
+  // A process with work for the polling thread.
   struct Ready {
     HostProcessRef process;
     bool is_readable = false;
-    absl::Status ended;  // not OK: it is to be taken for gone, once what it said has been read
+    // Not OK: the process counts as gone, once its last messages have been read.
+    absl::Status ended;
   };
-  // Waits until a process has something to say, somebody connects, or it is `next`. False: it is
-  // closed.
+  // Waits until a process has sent something, another connects, or the time is `next`. Returns
+  // false after Close.
   bool Poll(absl::Time next, std::vector<Ready>* ready);
-  // Takes a process that Poll saw connect, unless the job is about to end.
+  // Accepts a process that Poll saw connect, unless the job is about to end.
   void Accept();
-  // Answers a hello, and the last of them with a welcome to all.
+  // Answers a hello; after the last one, welcomes all processes.
   absl::Status OnHello(const HostProcessRef& process, const bandoneon::host::Hello& hello);
-  // Notes that something of the process has come.
+  // Notes that a message of the process has come.
   void Heard(const HostProcessRef& process);
-  // Notes that a process is gone; returns why the job is over for that, or "".
+  // Notes that a process is gone. Returns the reason if the job is over because of that, else "".
   std::string OnGone(const HostProcessRef& process, const absl::Status& why);
-  // Does what is due; returns why the job is over where a process did not attach in time or is
-  // silent, or "".
+  // Does the work that is due. Returns the reason if the job is over because a process did not
+  // attach in time or is silent, else "".
   std::string OnTime();
-  // Logs what strangers and processes can cause, not too often.
+  // Returns the log for events that strangers and processes can cause, which is limited in rate.
   LimitedLog& peer_log() { return peer_log_; }
 
  private:
   void Add(FileDescriptor socket) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status CheckHello(const bandoneon::host::Hello& hello) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void WelcomeAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Says that the daemon is there, where it is time to; why the job is over where a process is
-  // silent.
+  // Sends signs of life that are due. Returns the reason if the job is over because a process is
+  // silent, else "".
   std::string KeepLeases();
-  // Why the job is over where the time to attach is.
+  // Returns the reason if the job is over because the time to attach is, else "".
   std::string CheckAttached();
-  // Gives the processes the time again in which the polling thread was not awake.
+  // Extends the processes' leases by the time in which the polling thread was held up.
   void NotePause();
   absl::Time NextTime() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The local ranks that are free, rising, as many as have not attached.
+  // Returns the free local ranks, rising, as many as there are processes that have not attached.
   std::vector<int> NotAttached() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Wake();
 
@@ -140,13 +142,13 @@ class HostProcesses {
   const std::shared_ptr<ShmArena> arena_;
   const FileDescriptor wake_;
 
-  HostListener* listener_ = nullptr;  // these two: const after Start
+  HostListener* listener_ = nullptr;  // const after Start, as the next
   const Worker* worker_ = nullptr;
 
-  // The polling thread's: nobody is accepted before, for there were no descriptors, or many
-  // strangers.
+  // Used by the polling thread alone. No process is accepted before this time, because descriptors
+  // were out or many strangers had connected.
   absl::Time accepts_at_ = absl::InfinitePast();
-  int refusals_ = 0;  // of strangers, since then
+  int refusals_ = 0;  // of strangers, since the last such rest
   bool somebody_connects_ = false;
   LimitedLog peer_log_;
 
@@ -154,13 +156,14 @@ class HostProcesses {
   CondVar changed_;
   absl::Time attach_deadline_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
   std::vector<HostProcessRef> connected_ ABSL_GUARDED_BY(mu_);
-  std::vector<HostProcessRef> attached_ ABSL_GUARDED_BY(mu_);  // by local rank, once all are there
+  // By local rank; empty until all have attached.
+  std::vector<HostProcessRef> attached_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<const Codec> codec_ ABSL_GUARDED_BY(mu_);
   absl::Status failed_ ABSL_GUARDED_BY(mu_);
   absl::Time failed_at_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
-  std::optional<LifeSigns> signs_ ABSL_GUARDED_BY(mu_);  // from the welcome on, while the job lasts
+  std::optional<LifeSigns> signs_ ABSL_GUARDED_BY(mu_);  // set by the welcome
   bool all_left_ ABSL_GUARDED_BY(mu_) = false;
-  bool is_ending_ ABSL_GUARDED_BY(mu_) = false;  // no process is taken any more
+  bool is_ending_ ABSL_GUARDED_BY(mu_) = false;  // no process is accepted any more
   bool is_closed_ ABSL_GUARDED_BY(mu_) = false;
 };
 

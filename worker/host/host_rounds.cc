@@ -17,6 +17,7 @@ absl::Status HostRound::CheckAgrees(const std::string& name, Rank first) const {
   const float learning_rate = pushes.front()->learning_rate;
   for (size_t i = 1; i < pushes.size(); ++i) {
     const float other = pushes[i]->learning_rate;
+    // By bits, as servers compare them.
     if (std::bit_cast<uint32_t>(other) == std::bit_cast<uint32_t>(learning_rate)) continue;
     return WithFields(
         InvalidArgument(
@@ -50,11 +51,13 @@ PushRequest HostRound::Request() const {
   request.priority = pushes.front()->priority;
   request.learning_rate = pushes.front()->learning_rate;
   for (const auto& push : pushes) {
+    // As servers do: the round is as urgent as its most urgent push.
     request.priority = std::max(request.priority, push->priority);
     request.weight += push->weight;
     request.program_steps = std::max(request.program_steps, push->program_steps);
     if (push->absent) continue;
     request.absent = false;
+    // In the order of local ranks, so that the sum's bits do not depend on the order of arrival.
     sources->push_back({push->data, push->weight / push->loss_scale, push->codec, push->payload});
   }
   request.sources = std::move(sources);
@@ -64,6 +67,7 @@ PushRequest HostRound::Request() const {
 float HostRound::ShareOf(int process) const {
   float all = 0.0f;
   for (const auto& push : pushes) all += push->weight;
+  // With all weights 0 nothing was pushed, and nothing left out.
   return all > 0.0f ? pushes[process]->weight / all : 0.0f;
 }
 
@@ -111,6 +115,7 @@ absl::StatusOr<std::optional<HostRound>> HostRounds::Add(int process, uint32_t t
   const Step next = step(tensor) + 1;
   BDN_RETURN_IF_ERROR(
       Check(process, name, next, push, found == open_.end() ? nullptr : &found->second));
+  // After the checks of the push itself: a mistake is reported even while another process leaves.
   for (const int gone : leaving_) {
     const bool has_pushed = found != open_.end() && found->second.pushes[gone].has_value();
     if (gone == process || has_pushed) continue;
@@ -136,6 +141,7 @@ absl::StatusOr<std::optional<HostRound>> HostRounds::Add(int process, uint32_t t
 }
 
 bool HostRounds::TakeBack(const HostRound& round) {
+  // Somebody has pushed the next step, or even completed it.
   if (step(round.tensor) != round.step || IsOpen(round.tensor)) return false;
   steps_[round.tensor] = round.step - 1;
   return true;
@@ -152,6 +158,8 @@ absl::Status HostRounds::SetStep(uint32_t tensor, Step to) {
     steps_[tensor] = to;
     return absl::OkStatus();
   }
+  // Every process of a host sets the step when it loads a checkpoint, and the first may already
+  // push.
   if (to == step(tensor)) return absl::OkStatus();
   const std::vector<std::optional<HostPush>>& pushes = found->second.pushes;
   const auto pushed =

@@ -17,7 +17,7 @@
 
 namespace bdn {
 
-// What one process of a host pushes.
+// One push of a process of a host.
 struct HostPush {
   uint64_t ticket = 0;  // the process's number for it
   Step step = 0;
@@ -28,73 +28,77 @@ struct HostPush {
   float learning_rate = 0.0f;
   uint32_t program_steps = 0;
   bool wants_left_out = false;
-  ConstView data;                // null where absent, or encoded
-  const Codec* codec = nullptr;  // as PushSource has it
+  ConstView data;  // null if the push is absent or encoded
+  // Encodes `payload`, as in PushSource; null: the push is not encoded.
+  const Codec* codec = nullptr;
   ByteSpan payload;
-  std::shared_ptr<SharedMemory> memory;  // that data lies in
+  std::shared_ptr<SharedMemory> memory;  // keeps the memory of data or payload
 };
 
-// What all processes of a host have pushed of one tensor in one step, by local rank.
+// The pushes of one tensor in one step by all processes of a host, by local rank.
 struct HostRound {
   uint32_t tensor = 0;
   Step step = 0;
   std::vector<std::optional<HostPush>> pushes;
 
-  // OK if what they say of the push fits together. InvalidArgument names two that do not agree, by their
-  // ranks, of which the host's first is `first`.
+  // OK: the pushes fit together. InvalidArgument names two processes that do not agree. `first` is
+  // the rank of the host's first process.
   absl::Status CheckAgrees(const std::string& name, Rank first) const;
-  // "worker 4: weight 1, learning rate 0.1; worker 5: ...": the first eight of them.
+  // Returns "worker 4: weight 1, learning rate 0.1; worker 5: ...", for the first eight pushes.
   std::string Describe(Rank first) const;
   bool wants_left_out() const;
-  // What the host pushes for all: the sum of those that are present, in the order of local ranks, with
-  // the weight of all, absent ones included. Where `data` and what is left out go is the caller's to say.
+  // Returns the push of the whole host: the sum of the pushes that are not absent, in the order of
+  // local ranks, with the weight of all, absent ones included. The caller sets the places of `data`
+  // and of what is left out.
   PushRequest Request() const;
-  // Of what the host's codec leaves out, the part that is of this process: as its weight is of all.
+  // Returns this process's share of what the host's codec leaves out, which is its share of the
+  // weight.
   float ShareOf(int process) const;
 };
 
-// The open pushes of a host's processes. Each tensor's steps are exchanged one after the other, each when
-// all processes have pushed it. A state machine; not thread-safe.
+// A table of the open pushes of a host's processes. Each tensor's steps are exchanged one after the
+// other, each when all processes have pushed it. A state machine; not thread-safe.
 class HostRounds {
  public:
-  // Names processes by their ranks, of which the host's first is `first`.
+  // `first` is the rank of the host's first process, by which errors name processes.
   HostRounds(int processes, Rank first) : processes_(processes), first_(first) {}
 
-  // A process pushes; the round, where it is complete. InvalidArgument: it does not fit what others have
-  // pushed; then nothing has changed, and the job cannot go on. Aborted: another is leaving and will not
-  // push it.
+  // Adds a push of a process, and returns the round if it is complete. InvalidArgument: it does not
+  // fit the others' pushes; then nothing has changed, and the job cannot go on. Aborted: another
+  // process is leaving and will not push it.
   absl::StatusOr<std::optional<HostRound>> Add(int process, uint32_t tensor,
                                                const std::string& name, HostPush push);
-  // The round, which was complete, is not exchanged: its step is the tensor's next again. False where
-  // somebody has pushed the next already.
+  // Makes the step of a complete round that is not exchanged the tensor's next step again. Returns
+  // false if a process has already pushed the one after it.
   bool TakeBack(const HostRound& round);
-  // The tensor stands at this step from now on, for all processes. InvalidArgument: it is past that, or
-  // that is none. FailedPrecondition: some have pushed the next.
+  // Sets the tensor's step for all processes. InvalidArgument: the tensor is past that step, or it
+  // is too large. FailedPrecondition: a process has pushed the next step.
   absl::Status SetStep(uint32_t tensor, Step step);
   Step step(uint32_t tensor) const;
 
-  // Who has not pushed the tensor's open round, rising; nobody where none is open.
+  // Returns the processes that have not pushed to the tensor's open round, rising; empty if none is
+  // open.
   std::vector<int> Missing(uint32_t tensor) const;
   bool IsOpen(uint32_t tensor) const { return open_.contains(tensor); }
 
-  // This process pushes no more: the open rounds that wait for it, which are over.
+  // Notes that a process pushes no more. Removes and returns the open rounds that wait for it.
   std::vector<HostRound> OnLeaving(int process);
-  // The tensor is no more: its open round, which is over.
+  // Forgets a tensor. Returns its open round, if there is one, which is over.
   std::optional<HostRound> Forget(uint32_t tensor);
-  // All open rounds, which are over.
+  // Removes and returns all open rounds.
   std::vector<HostRound> TakeAll();
 
  private:
   absl::Status Check(int process, const std::string& name, Step next, const HostPush& push,
                      const HostRound* round) const;
-  // Of the round's lowest rank that knows it.
+  // Returns the program's position, as the round's lowest rank that knows it has told it.
   ProgramPlace PlaceOf(const HostRound& round) const;
 
   const int processes_;
   const Rank first_;
   std::set<int> leaving_;
   absl::flat_hash_map<uint32_t, HostRound> open_;  // by tensor
-  absl::flat_hash_map<uint32_t, Step> steps_;      // by tensor: the last that was complete
+  absl::flat_hash_map<uint32_t, Step> steps_;  // by tensor: the last step whose round was complete
 };
 
 }  // namespace bdn

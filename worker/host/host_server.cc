@@ -43,12 +43,16 @@ void HostServer::Start(HostListener* listener, Worker* worker, const Registry* t
 }
 
 void HostServer::OnFailure(const absl::Status& status) {
+  // The first failure is the cause. Processes hear it before the ends of their pushes and calls,
+  // which follow from it.
   if (!processes_.Fail(status)) return;
   exchanges_.Fail(status);
   calls_.Fail(status);
 }
 
 void HostServer::Close() {
+  // In this order: the polling thread starts calls, calls use the processes, and what both use goes
+  // last.
   processes_.Close();
   if (poller_.joinable()) poller_.join();
   threads_.Join();
@@ -58,6 +62,8 @@ void HostServer::Close() {
 
 void HostServer::AbortJob(const std::string& reason) {
   if (reason.empty()) return;
+  // The worker's Abort calls the scheduler and then OnFailure, for which the polling thread must
+  // not wait.
   threads_.Run([this, reason] { (void)worker_->Abort(reason); });
 }
 
@@ -68,6 +74,7 @@ void HostServer::Poll() {
     std::vector<HostProcesses::Ready> ready;
     if (!processes_.Poll(calls_.NextTime(), &ready)) return;
     for (const HostProcesses::Ready& one : ready) {
+      // First its messages: it may have left the job with the last one.
       if (one.is_readable) OnReadable(one.process);
       if (!one.ended.ok()) OnGone(one.process, one.ended);
     }
@@ -77,6 +84,7 @@ void HostServer::Poll() {
 }
 
 void HostServer::OnReadable(const HostProcessRef& process) {
+  // A message may end in OnGone, after which no further one counts.
   while (!processes_.IsGone(*process)) {
     absl::StatusOr<std::optional<std::string>> bytes = process->channel->Receive();
     if (!bytes.ok()) return OnGone(process, bytes.status());
@@ -94,6 +102,7 @@ absl::Status HostServer::OnMessage(const HostProcessRef& process, const std::str
   if (message.has_segment()) {
     return process->channel->AddSegment(message.segment().index(), message.segment().bytes());
   }
+  // Before the welcome it has no local rank, by which all parts know it.
   if (!processes_.IsAttached(*process)) {
     return InvalidArgument("it asks for something before it was welcomed");
   }
@@ -118,7 +127,7 @@ absl::Status HostServer::OnMessage(const HostProcessRef& process, const std::str
 
 absl::Status HostServer::OnReport(const bandoneon::control::Report& report) {
   BDN_RETURN_IF_ERROR(CheckReportName(report.name()));
-  // Nobody waits for the answer: of a job that is over, or of a name too many, nothing is kept.
+  // Nobody waits for an answer: if the job is over, or has too many names, the value is dropped.
   (void)worker_->ReportValue({report.name(), report.step(), report.value()});
   return absl::OkStatus();
 }

@@ -22,14 +22,15 @@ class Report;
 
 namespace bdn {
 
-// The daemon's side of a host: takes the host's processes, sums what they push in the order of
-// their local ranks, and exchanges it through one worker, so that each key is encoded, crosses the
-// network and is decoded once for all of them. What the processes call together it calls once.
+// The host daemon without its main(): it accepts the host's processes, sums their pushes in the
+// order of local ranks, and exchanges the sum through one worker, so that each key is encoded, sent
+// and decoded once for all of them. Calls that the processes make together it makes once.
 // Thread-safe.
 //
-// One thread polls the processes' sockets, and hands what they say to the parts: HostProcesses
-// (attaching, leases, ends), HostExchanges (tensors, rounds) and HostCalls (calls, each that waits
-// on a thread of its own). Each part has a lock of its own, and calls no other part under it.
+// One thread polls the processes' sockets, and passes their messages to the parts: HostProcesses
+// (attaching, leases, ends), HostExchanges (tensors, rounds) and HostCalls (calls, where each that
+// blocks has a thread of its own). Each part has a lock of its own, and calls no other part under
+// it.
 class HostServer {
  public:
   using Options = HostProcesses::Options;
@@ -39,22 +40,21 @@ class HostServer {
   HostServer(const HostServer&) = delete;
   HostServer& operator=(const HostServer&) = delete;
 
-  // Takes processes from `listener`, may be null, and serves them through `worker`; all are
-  // borrowed until Close.
+  // Accepts processes from `listener`, which may be null, and serves them through `worker`. All
+  // pointers are borrowed until Close.
   void Start(HostListener* listener, Worker* worker, const Registry* telemetry);
-  // Takes a process that is connected already.
+  // Adds a process that is connected already.
   void Adopt(FileDescriptor socket) { processes_.Adopt(std::move(socket)); }
-  // The job cannot go on, as the worker was told; before Start, too.
+  // Notes that the worker's job has failed. May be called before Start.
   void OnFailure(const absl::Status& status);
 
-  // Waits until all processes have left and gone (OK), or the job has failed and they know it.
+  // Waits until all processes have left and gone (OK), or the job has failed and they were told.
   absl::Status Wait() { return processes_.Wait(); }
-  // Ends everything; processes that are still there lose their daemon. Idempotent. REQUIRES: the
+  // Ends everything; processes that are still attached lose their daemon. Idempotent. REQUIRES: the
   // worker's waits end.
   void Close();
 
-  // Tells everybody who waits at `listener` why there is nobody to serve him, as far as there are
-  // descriptors for it.
+  // Sends `why` to the processes that wait at `listener` for a daemon: see HostProcesses.
   static void Refuse(HostListener* listener, const absl::Status& why) {
     HostProcesses::Refuse(listener, why);
   }
@@ -69,12 +69,12 @@ class HostServer {
   void OnGone(const HostProcessRef& process, const absl::Status& why);
   void OnTime();
 
-  // Ends the job for everybody, on a thread of its own.
+  // Ends the job for all workers, on a thread of its own; does nothing if `reason` is empty.
   void AbortJob(const std::string& reason);
 
   const std::shared_ptr<ShmArena> arena_;
   Worker* worker_ = nullptr;  // const after Start
-  CallThreads threads_;       // joined in Close, before the parts that they use go
+  CallThreads threads_;       // joined in Close, before the parts that they use are destroyed
   HostProcesses processes_;
   HostExchanges exchanges_;
   HostCalls calls_;

@@ -27,7 +27,8 @@ namespace bdn {
 namespace {
 
 constexpr char kUsage[] =
-    "bandoneon-worker: takes part in a job for all processes of its host. It sums what they push in\n"
+    "bandoneon-worker: takes part in a job for all processes of its host. It sums what they push "
+    "in\n"
     "shared memory, and encodes, exchanges and decodes it once for all of them.\n"
     "\n"
     "usage: bandoneon-worker --scheduler HOST:PORT --attach ADDRESS --processes COUNT\n"
@@ -38,18 +39,23 @@ constexpr char kUsage[] =
     "  BANDONEON_ATTACH=unix:@gpt-7 torchrun --nproc-per-node 4 train.py   # the processes\n"
     "  bandoneon-worker --scheduler 10.0.0.1:7000 --attach unix:/run/gpt-7.sock --processes 8 \\\n"
     "    --rank 3 --threads 4 --cpus node0\n"
-    "  bandoneon run --hosts 2 --procs-per-host 2 -s 2 -- python train.py  # all of it, on one machine\n"
+    "  bandoneon run --hosts 2 --procs-per-host 2 -s 2 -- python train.py  # all of it, on one "
+    "machine\n"
     "\n"
-    "Processes find it by the setting attach, as BANDONEON_ATTACH, and must be of its user. The job counts\n"
-    "it as one worker: give bandoneon-scheduler the number of hosts as --workers. Ends with 0 when all\n"
-    "processes have left or on SIGTERM, with 1 when the job failed, with 2 when it could not start. With\n"
-    "--exit-when-done=false it joins the next job instead, until a signal comes. A second signal ends it at\n"
+    "Processes find it by the setting attach, as BANDONEON_ATTACH, and must be of its user. The "
+    "job counts\n"
+    "it as one worker: give bandoneon-scheduler the number of hosts as --workers. Ends with 0 "
+    "when all\n"
+    "processes have left or on SIGTERM, with 1 when the job failed, with 2 when it could not "
+    "start. With\n"
+    "--exit-when-done=false it joins the next job instead, until a signal comes. A second signal "
+    "ends it at\n"
     "once.\n"
     "\n"
     "settings:\n";
 
-// One job, with a worker and memory of its own: nothing of it is left for the next. After a signal a job
-// that has begun may end by itself for a while.
+// Serves one job, with a worker and memory of its own: nothing of it is left for the next one.
+// After a signal, a job that has begun has some time to end by itself.
 ServedJob ServeJob(const Config& config, const HostOptions& options, MainLoop* main,
                    HostListener* listener, const Clock* clock, HealthServer* health,
                    Registry* telemetry) {
@@ -58,9 +64,11 @@ ServedJob ServeJob(const Config& config, const HostOptions& options, MainLoop* m
   std::unique_ptr<Worker> worker;
   bool ending = false;
   const int over_fd = eventfd(0, EFD_CLOEXEC);
-  Mutex mu;  // of worker, and of what health says
+  Mutex mu;  // guards worker, and the state that health shows
   std::thread job([&] {
     Worker::Options of_worker = options.worker;
+    // Set before the join: the job may fail as soon as the worker is part of it, even before
+    // server.Start.
     of_worker.failed = [&](const absl::Status& status) { server.OnFailure(status); };
     auto joined = JoinAsWorker(config, of_worker, clock, telemetry);
     served.result = joined.status();
@@ -81,6 +89,8 @@ ServedJob ServeJob(const Config& config, const HostOptions& options, MainLoop* m
     const uint64_t one = 1;
     (void)!write(over_fd, &one, sizeof(one));
   });
+  // Collecting the metrics takes the locks that the daemon's work needs. The supervisor hears of
+  // this daemon only while that returns, so a deadlock is noticed.
   const auto pulse = [telemetry] { (void)telemetry->Collect(); };
   main->supervisor().Status("waiting for a job's nodes to join");
   MainLoop::Woken woken = main->Wait(over_fd, absl::InfiniteFuture(), pulse);
@@ -95,6 +105,7 @@ ServedJob ServeJob(const Config& config, const HostOptions& options, MainLoop* m
     LogInfo("ending on %s", main->signal());
     if (had_begun) woken = main->Drain(over_fd, options.drain_timeout, pulse);
   }
+  // From here on the daemon ends itself if it has not ended within a minute.
   main->BeginToEnd();
   const bool stopped = woken != MainLoop::Woken::kByEvent;
   if (stopped) {
@@ -105,12 +116,14 @@ ServedJob ServeJob(const Config& config, const HostOptions& options, MainLoop* m
       listener->Close();
       _exit(main->lacks_memory() ? 1 : 0);
     }
+    // The other nodes hear the reason before OnFailure ends the local waits.
     if (main->lacks_memory()) (void)worker->Abort(std::string(why.message()));
     server.OnFailure(why);
   }
   job.join();
   close(over_fd);
   if (worker != nullptr) {
+    // The worker's waits end first, as HostServer::Close requires.
     worker->Close();
     server.Close();
   }
@@ -121,6 +134,7 @@ ServedJob ServeJob(const Config& config, const HostOptions& options, MainLoop* m
   if (!served.result.ok()) LogError("%s", served.result.message());
   if (main->lacks_memory()) HostServer::Refuse(listener, served.result);
   main->EndIfMemoryIsOut();
+  // Last: the server's parts, and the metrics of the report, use it.
   worker.reset();
   return served;
 }
@@ -130,7 +144,9 @@ absl::StatusOr<int> Serve(const Config& config) {
   InitLog(options.log_level, "host");
   const SteadyClock clock;
   MainLoop main(&clock);
-  BDN_RETURN_IF_ERROR(KeepToProcessors(options.processors));  // and all threads to come
+  BDN_RETURN_IF_ERROR(KeepToProcessors(options.processors));  // for this thread and all later ones
+  // Listens before it joins, so that processes may attach at any time; and once for all jobs, so
+  // that a process that comes between two of them waits for the next.
   BDN_ASSIGN_OR_RETURN(HostListener listener, HostListener::ListenAt(options.address));
   RouteGrpcLog();
   BDN_ASSIGN_OR_RETURN(const auto health, HealthServer::Start(options.health_listen));

@@ -8,24 +8,25 @@
 
 namespace bdn {
 
-// What one end of a host's channel knows of the life of the other, which says that it is there once an
-// interval: as nodes do to the scheduler, who sees daemons alone. A state machine; not thread-safe.
+// A lease on the life of the peer at the other end of a HostChannel, which says once an interval
+// that it is alive, as nodes do to the scheduler. (The scheduler sees only daemons, not their
+// processes.) A state machine; not thread-safe.
 class PeerLease {
  public:
-  // Before it nothing ends.
+  // Begins the lease. Before that, it never ends.
   void Begin(absl::Duration lease, absl::Time now) {
     lease_ = lease;
     has_begun_ = true;
     Heard(now);
   }
-  // Whatever has come of it.
+  // Notes that a message of the peer has come.
   void Heard(absl::Time now) {
     heard_ = now;
     if (has_begun_) end_ = now + lease_;
   }
-  // This process itself was, and could hear nobody.
+  // Extends the lease by a pause in which this process was held up and could hear no peer.
   void WasHeldUp(absl::Duration pause) { end_ += pause; }
-  // It is not asked for any more.
+  // Ends the watch: the lease never ends from now on.
   void End() {
     has_begun_ = false;
     end_ = absl::InfiniteFuture();
@@ -41,16 +42,17 @@ class PeerLease {
   absl::Time end_ = absl::InfiniteFuture();
 };
 
-// When an end says that it is there, and whether it was held up itself. Not thread-safe.
+// A schedule of the signs of life that one end sends, and a watch for pauses of this process. Not
+// thread-safe.
 class LifeSigns {
  public:
   LifeSigns(absl::Duration interval, absl::Duration lease, absl::Time now)
       : interval_(interval), pauses_(PauseWatchOfLeases(lease)), next_(now) {
     pauses_.OnAwake(now);
   }
-  // As PauseWatch::OnAwake.
+  // Does what PauseWatch::OnAwake does.
   absl::Duration OnAwake(absl::Time now) { return pauses_.OnAwake(now); }
-  // Whether it is time for one, which is the last for an interval.
+  // Returns whether a sign is due. If so, the next one is due an interval later.
   bool IsDue(absl::Time now) {
     if (now < next_) return false;
     next_ = now + interval_;

@@ -48,8 +48,8 @@ absl::StatusOr<std::unique_ptr<Worker>> JoinAsWorker(const Config& config,
                        SchedulerClient::Create(config.Text("scheduler"), credentials, clock));
   BDN_ASSIGN_OR_RETURN(const TransportOptions transport_options,
                        ReadConnectorOptions(config, clock));
-  // ZeroMQ's, which speaks all schemes that servers listen at. It must be there before they are
-  // known: the join shows its key.
+  // The transport over ZeroMQ uses all schemes at which servers listen. It must exist before the
+  // servers are known, because the join shows its public key.
   BDN_ASSIGN_OR_RETURN(auto transport, MakeTransport("tcp", transport_options));
   return Worker::Create(options, clock, telemetry, std::move(control), std::move(transport));
 }

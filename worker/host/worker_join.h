@@ -11,13 +11,13 @@
 #include "common/telemetry/registry.h"
 #include "worker/worker.h"
 
-// From settings to a worker over gRPC and ZeroMQ, in a process that trains or in a host's daemon.
+// Makes a worker over gRPC and ZeroMQ from settings, in a process that trains or in a host daemon.
 
 namespace bdn {
 
-// InvalidArgument names the setting that is wrong.
+// Reads the settings of a worker. InvalidArgument names the setting that is wrong.
 absl::StatusOr<Worker::Options> ReadWorkerOptions(const Config& config);
-// InvalidArgument says how to set it.
+// Checks that setting `scheduler` is there. InvalidArgument says how to set it.
 absl::Status CheckSchedulerIsSet(const Config& config);
 // Joins the job of the setting `scheduler` and waits until all nodes have joined.
 absl::StatusOr<std::unique_ptr<Worker>> JoinAsWorker(const Config& config,
