@@ -13,6 +13,8 @@ std::string Url(std::string_view field) { return "bandoneon/" + std::string(fiel
 
 absl::Status WithFields(const absl::Status& status, const ErrorFields& fields) {
   if (status.ok()) return status;
+  // The facts are in the message for people, and in payloads of the status for programs, which need
+  // not parse the message.
   std::string where;
   if (!fields.tensor.empty()) where += "tensor '" + fields.tensor + "'";
   if (!fields.step.empty()) where += " step " + fields.step;

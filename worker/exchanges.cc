@@ -14,7 +14,8 @@
 namespace bdn {
 namespace {
 
-// What servers say that they have is not signalled.
+// The interval at which a leaving worker looks whether servers have its pushes: a server's word
+// that it has one is not signalled.
 constexpr absl::Duration kHandOverPoll = absl::Milliseconds(50);
 
 }  // namespace
@@ -51,6 +52,8 @@ absl::Status Exchanges::PushPullAll(std::span<PushRequest> requests,
       tickets->push_back(*ticket);
     }
   }
+  // Without the lock: Start may encode and send at once, which calls the transport. Also after an
+  // error: the requests before the refused one are in flight.
   for (KeyExchange* exchange : ready) pipeline_.Start(exchange);
   return status;
 }
@@ -61,6 +64,7 @@ absl::StatusOr<TicketId> Exchanges::Deposit(PushRequest* request, absl::Time now
   BDN_ASSIGN_OR_RETURN(Tensor * tensor, tensors_->FindDense(request->tensor));
   CompleteRequest(tensor->declaration, request);
   BDN_RETURN_IF_ERROR(CheckPush(*request, *tensor));
+  // All checks are done; from here on the push cannot fail, so its step is taken.
   const Step step = ++tensor->pushed;
   const TicketId ticket = tickets_.Open({.tensor = request->tensor,
                                          .step = step,
@@ -68,6 +72,8 @@ absl::StatusOr<TicketId> Exchanges::Deposit(PushRequest* request, absl::Time now
                                          .done = std::move(request->done)});
   for (const TensorPart& part : tensor->parts) {
     part.exchange->Deposit(part.segment, part.offset, part.elements, step, ticket, *request);
+    // Before Claim: this push may be the one that begins to wait behind an exchange without an
+    // answer.
     part.exchange->NoteHeldUp(now);
     if (part.exchange->Claim()) ready->push_back(part.exchange);
   }
@@ -86,6 +92,7 @@ void Exchanges::Finish(KeyExchange* exchange, const absl::Status& status) {
     if (finished->step > highest_step_) ++ended_steps_;
     ended_steps = ended_steps_;
     highest = highest_step_ = std::max(highest_step_, finished->step);
+    // The tickets of an exchange that was given back ended when it was.
     if (!finished->given_back) tickets_.EndParts(*finished, status, &ended);
     const absl::Status& over = tensors_->participation().over;
     if (over.ok()) {
@@ -93,6 +100,7 @@ void Exchanges::Finish(KeyExchange* exchange, const absl::Status& status) {
     } else {
       EndQueue(exchange, over, &ended);
     }
+    // `gone` is destroyed after the lock is released: it may hold much memory, and a device's.
     if (!start_next) gone = tensors_->RemoveIfUnused(exchange);
     changed_.SignalAll();
   }
@@ -101,8 +109,9 @@ void Exchanges::Finish(KeyExchange* exchange, const absl::Status& status) {
   tickets_.Deliver(ended);
 }
 
-// Whether the push was counted is found out without its callers. Nothing of the key is sent before:
-// who has waited behind it for as long again gets the job's failure instead.
+// Gives an exchange without an answer back to its callers. Whether it was counted is found out
+// without them. Nothing else of the key is sent before that is known, so pushes wait behind it;
+// when one of them has waited for the requests' timeout, the job has failed.
 absl::Duration Exchanges::OnLate(KeyExchange* exchange, const absl::Status& status) {
   const absl::Time now = clock_->Now();
   EndedTickets ended;
@@ -123,7 +132,8 @@ absl::Duration Exchanges::OnLate(KeyExchange* exchange, const absl::Status& stat
   return patience;
 }
 
-// What the caller's next pushes would complete never will be.
+// Incomplete exchanges of fused tensors would wait for ever for pushes that can come no more, so
+// everything that has not begun ends.
 void Exchanges::Retire(std::span<const uint32_t> tensors) {
   EndedTickets ended;
   std::vector<std::unique_ptr<KeyExchange>> gone;
@@ -149,6 +159,8 @@ Exchanges::EndedTickets Exchanges::Stop(const absl::Status& over) {
   tensors_->participation().over = over;
   EndedTickets ended;
   for (const auto& [id, exchange] : tensors_->keys()) {
+    // Exchanges in flight belong to stages. They end when the requests fail, and Finish then ends
+    // the rest of their queues.
     if (!exchange->is_in_flight()) EndQueue(exchange.get(), over, &ended);
   }
   changed_.SignalAll();
@@ -159,10 +171,13 @@ void Exchanges::Fail(const absl::Status& status) {
   EndedTickets ended;
   {
     MutexLock lock(tensors_->mutex());
+    // The first failure is the cause; later ones are its consequences.
     if (!tensors_->participation().failed.ok()) return;
     tensors_->participation().failed = status;
     ended = Stop(status);
   }
+  // After the tensors were stopped, so that no callback of an ended request starts another
+  // exchange.
   requests_->Fail(status);
   tickets_.Deliver(ended);
   if (callbacks_.failed) callbacks_.failed(status);
@@ -180,7 +195,7 @@ absl::Status Exchanges::DescribeWait(TicketId ticket) const {
   BDN_ASSIGN_OR_RETURN(const TicketTable::Subject subject, tickets_.Find(ticket));
   MutexLock lock(tensors_->mutex());
   const Tensor* const tensor = tensors_->Find(subject.tensor);
-  // Else it was retired, and has ended.
+  // If the tensor is not here, it was retired, and the exchange has ended.
   if (tensor == nullptr) return DeadlineExceeded("still in flight");
   return DescribeWait(*tensor, subject.step);
 }
@@ -202,6 +217,8 @@ absl::Status Exchanges::DescribeWait(const KeyExchange& key, const Exchange& exc
   const absl::Status late = DeadlineExceeded("still in flight");
   for (size_t i = 0; i < exchange.segments.size(); ++i) {
     if (exchange.segments[i].filled) continue;
+    // The key's frame is not complete: this is the program's own doing, so the missing tensor is
+    // named.
     fields.stage = "assemble";
     fields.waiting_for = "this worker's own push of '" + key.key().tensor_names[i] +
                          "', which shares a frame with it";
@@ -218,8 +235,11 @@ absl::Status Exchanges::PrepareToLeave(absl::Time deadline) {
   MutexLock lock(tensors_->mutex());
   Participation& participation = tensors_->participation();
   ++participation.leaving;
-  // Others give up on what servers have not got when we leave.
+  // Other workers give up waiting for pushes that the servers do not have when this one leaves. So
+  // nothing new is taken from here on, and the rest must arrive first.
   const absl::Status status = AwaitHandedOver(deadline);
+  // The worker does not leave after all, and its caller may go on. After a failure there is nothing
+  // to go on with.
   if (!status.ok() && participation.failed.ok()) --participation.leaving;
   return status;
 }
@@ -241,13 +261,15 @@ absl::Status Exchanges::CheckHandedOver() const {
       return DeadlineExceeded("tensor '%s': a call is in flight", exchange->key().tensor_names[0]);
     }
     if (!exchange->is_in_flight()) continue;
+    // A push that a server has, and behind which nothing waits that could be sent, needs this
+    // worker no more.
     if (exchange->is_last_ready() && requests_->IsAccepted(id)) continue;
     return DescribeWait(*exchange, exchange->front(), exchange->key().tensor_names[0]);
   }
   return absl::OkStatus();
 }
 
-// Others give up on what servers have not got when we leave.
+// Waits until the servers have all pushes and requests of this worker.
 absl::Status Exchanges::AwaitHandedOver(absl::Time deadline) {
   const absl::Status& failed = tensors_->participation().failed;
   absl::Time report = clock_->Now() + kReportInterval;

@@ -20,22 +20,24 @@
 
 namespace bdn {
 
-// The exchanges of a worker, from the callers' push to what they waited for: each goes into the
-// queues of its tensor's keys, the pipeline carries out what is at a queue's front, and its ticket
-// ends when all its keys are done. Thread-safe; its state is guarded by the tensor table's lock,
-// and no callback runs under it.
+// The exchanges of a worker, from the callers' pushes to their results. A push goes into the queues
+// of its tensor's keys, the pipeline carries out the exchange at the front of each queue, and the
+// push's ticket ends when all of its keys are done. Thread-safe; its state is guarded by the tensor
+// table's lock, and no callback runs under that.
 class Exchanges {
  public:
+  // Notifications to the worker. Each is called without a lock.
   struct Callbacks {
-    // One of a key has ended; `highest` is the highest step so far, and `ended` how often it rose.
+    // An exchange of a key has ended. `highest` is the highest step so far, and `ended` counts how
+    // often that rose.
     std::function<void(Step highest, uint64_t ended)> over;
-    // The job cannot go on.
+    // The job cannot go on, because pushes wait behind one that gets no answer.
     std::function<void(const std::string& reason)> stuck;
-    // Optional: it does not, with this.
+    // Optional. Called once with the error that ended the job.
     std::function<void(const absl::Status& status)> failed;
   };
 
-  // All are borrowed. The executor must have run everything that is queued before this goes.
+  // All are borrowed. The executor must have run all queued work before this is destroyed.
   Exchanges(const ExchangePipeline::Options& options, TensorTable* tensors, RequestRunner* requests,
             Executor* executor, const Clock* clock, Callbacks callbacks);
   Exchanges(const Exchanges&) = delete;
@@ -45,21 +47,21 @@ class Exchanges {
   absl::Status PushPullAll(std::span<PushRequest> requests, std::vector<TicketId>* tickets);
   absl::Status WaitAll(std::span<const TicketId> tickets, absl::Duration timeout,
                        std::vector<PushResult>* results);
-  // What a ticket is in flight for, as the error of a Wait that has timed out.
+  // Returns what a ticket waits for, as the error of a Wait that has timed out.
   absl::Status DescribeWait(TicketId ticket) const;
 
-  // See Client. REQUIRES: TensorTable::CheckRetire was OK of these.
+  // See Client. REQUIRES: TensorTable::CheckRetire returned OK for these.
   void Retire(std::span<const uint32_t> tensors);
 
-  // The job has failed, if it had not before: nothing more begins, and all that was asked of the
-  // servers ends, with `status`.
+  // Notes that the job has failed, unless it had failed before: nothing more begins, and all open
+  // requests to servers end with `status`.
   void Fail(const absl::Status& status);
 
-  // This worker is leaving: takes nothing new, and waits until the servers have everything that was
-  // started here, requests about a tensor's state included. DeadlineExceeded, and it leaves no more,
-  // names what they may not have; else the job's failure.
+  // Begins to leave: refuses new work, and waits until the servers have everything that was started
+  // here, requests about tensors' state included. DeadlineExceeded names what they may not have,
+  // and the worker leaves no more. Else the job's failure.
   absl::Status PrepareToLeave(absl::Time deadline);
-  // It has left: what is still open ends with `over`.
+  // Notes that the worker has left: everything still open ends with `over`.
   void SetLeft(const absl::Status& over);
 
   Step highest_step() const {
@@ -71,25 +73,25 @@ class Exchanges {
  private:
   using EndedTickets = std::vector<TicketTable::Ended>;
 
-  // The request's ticket; adds the keys that can start to `ready`.
+  // Queues a request and returns its ticket. Adds the keys whose exchange can start to `ready`.
   absl::StatusOr<TicketId> Deposit(PushRequest* request, absl::Time now,
                                    std::vector<KeyExchange*>* ready)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_->mutex());
 
-  // Of the pipeline.
+  // Callbacks of the pipeline.
   absl::Duration OnLate(KeyExchange* exchange, const absl::Status& status);
   void Finish(KeyExchange* exchange, const absl::Status& status);
 
   void EndQueue(KeyExchange* exchange, const absl::Status& status, EndedTickets* ended)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_->mutex());
-  // Nothing more begins; what has not begun ends, with `over`.
+  // Lets nothing more begin, and ends with `over` the exchanges that have not begun.
   EndedTickets Stop(const absl::Status& over) ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_->mutex());
   absl::Status AwaitHandedOver(absl::Time deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_->mutex());
   absl::Status CheckHandedOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_->mutex());
 
-  // Names the first of the tensor's keys that is not done with the step, its stage, and whom it
-  // waits for.
+  // Returns an error that names the first of the tensor's keys that is not done with the step, its
+  // stage, and the nodes for which it waits.
   absl::Status DescribeWait(const Tensor& tensor, Step step) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_->mutex());
   absl::Status DescribeWait(const KeyExchange& key, const Exchange& exchange,
@@ -100,7 +102,7 @@ class Exchanges {
   RequestRunner* const requests_;
   const Clock* const clock_;
   const Callbacks callbacks_;
-  CondVar changed_;  // an exchange is over, or nothing more begins
+  CondVar changed_;  // an exchange has ended, or nothing more begins
   Step highest_step_ ABSL_GUARDED_BY(tensors_->mutex()) = 0;
   uint64_t ended_steps_ ABSL_GUARDED_BY(tensors_->mutex()) = 0;
   TicketTable tickets_;

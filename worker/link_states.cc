@@ -7,6 +7,7 @@ namespace {
 
 absl::Status GetPart(const Tensor& tensor, StateCall* call) {
   if (call->link_part == LinkState::kLearningRate) {
+    // All parts of a tensor are pushed together, with one learning rate.
     call->out[0] = tensor.parts[0].exchange->previous_learning_rate();
     return absl::OkStatus();
   }

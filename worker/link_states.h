@@ -7,8 +7,9 @@
 
 namespace bdn {
 
-// Makes a call about what this worker's end of the tensor's links remembers. It does not block.
-// REQUIRES: the tensor table's lock, and that CheckStateCall has passed the call.
+// Makes a call about the state that this worker's end of the tensor's links keeps. It does not
+// block, except for a device that holds the state. REQUIRES: the tensor table's lock is held, and
+// CheckStateCall has passed the call.
 absl::Status PerformAtLink(Tensor* tensor, StateCall* call);
 
 }  // namespace bdn

@@ -6,15 +6,16 @@
 
 #include "absl/time/time.h"
 
-// What waits of a worker say in the log.
+// The log lines of a worker's long waits.
 
 namespace bdn {
 
-// How often they say what they wait for.
+// The time between two lines that say what a wait waits for.
 inline constexpr absl::Duration kReportInterval = absl::Seconds(30);
 
-// What such a line says behind whom it waits for ("worker 1, worker 3", "server 0"): why the wait goes on
-// where those are workers, and what to do about it; "" where it is a server.
+// Returns the end of such a line: why the wait goes on if it waits for workers, and what to do
+// about it. `waiting_for` is as in "worker 1, worker 3" or "server 0"; for a server the result is
+// "".
 std::string WhyTheWaitGoesOn(std::string_view waiting_for);
 
 }  // namespace bdn

@@ -14,6 +14,8 @@ absl::Status CheckSources(const PushRequest& request, const TensorDeclaration& d
     return InvalidArgument("tensor '%s': %s", declared.name, what);
   };
   if (request.loss_scale != 1.0f) return bad("a sum of sources has a loss_scale of its own");
+  // Either would be answered with a wrong sum: an empty sum that counts as a gradient, or gradients
+  // that are dropped.
   if (request.sources->empty() != request.absent) {
     return bad("a sum has sources exactly where it is not absent");
   }
@@ -32,7 +34,7 @@ absl::Status CheckSources(const PushRequest& request, const TensorDeclaration& d
   return absl::OkStatus();
 }
 
-// The type of what is pushed: a sum is float32, but of float64.
+// Returns the type of the pushed data: a sum is float32, or float64 for a tensor of float64.
 DType PushedDType(const PushRequest& request, const TensorDeclaration& declared) {
   const bool is_sum = request.sources != nullptr;
   return is_sum && declared.dtype != DType::kFloat64 ? DType::kFloat32 : declared.dtype;
@@ -72,6 +74,7 @@ absl::Status CheckRequest(const PushRequest& request, const TensorDeclaration& d
   if (!std::isfinite(request.loss_scale) || request.loss_scale <= 0) {
     return bad("loss_scale is not finite and > 0");
   }
+  // Both may be finite, and their quotient not.
   if (!std::isfinite(request.weight / request.loss_scale)) {
     return bad("weight / loss_scale overflows");
   }
@@ -82,6 +85,7 @@ absl::Status CheckRequest(const PushRequest& request, const TensorDeclaration& d
 absl::Status CheckPush(const PushRequest& request, const Tensor& tensor) {
   const TensorDeclaration& declared = tensor.declaration;
   BDN_RETURN_IF_ERROR(CheckRequest(request, declared));
+  // The checks that need the keys come last, as they cost most.
   for (const TensorPart& part : tensor.parts) {
     if (part.exchange->has_server_request()) {
       return FailedPrecondition("tensor '%s': its state is being set or fetched; wait for that",

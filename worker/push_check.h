@@ -7,18 +7,18 @@
 
 namespace bdn {
 
-// Says the type and size of the request's data where its caller left them to the declaration. No
-// lock.
+// Fills in the type and size of the request's data where its caller left them to the declaration.
+// Needs no lock.
 void CompleteRequest(const TensorDeclaration& declared, PushRequest* request);
 
-// Whether a tensor may be pushed so now. InvalidArgument: the request does not fit its declaration,
-// or others of its fused group. FailedPrecondition: its keys are busy. REQUIRES: the tensor table's
-// lock.
+// Checks whether a tensor may be pushed so now. InvalidArgument: the request does not fit its
+// declaration, or other pushes of its fused group. FailedPrecondition: its keys are busy. REQUIRES:
+// the tensor table's lock is held.
 absl::Status CheckPush(const PushRequest& request, const Tensor& tensor);
 
-// As CheckPush, of the declaration alone. No lock.
+// Checks the request against the declaration alone. Needs no lock.
 absl::Status CheckRequest(const PushRequest& request, const TensorDeclaration& declared);
-// What is said to who wants what is left out of a push that has a memory.
+// Returns the error of a request with `left_out` where the push has a residual or momentum.
 absl::Status KeepsLeftOut(const std::string& tensor);
 
 }  // namespace bdn

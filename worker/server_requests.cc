@@ -17,10 +17,12 @@ namespace {
 
 constexpr auto kNoPayload = [](const TensorPart&) { return Buffer(); };
 
-// Register numbers requests, and the steps of broadcasts, once it is known that they go out.
+// A placeholder: Register gives requests their numbers, and broadcasts their steps, once it is
+// certain that they are sent.
 constexpr uint32_t kNumberedLater = 0;
 
-// A part, of the keys that keep it: keys too small to be compressed have no memory to be told.
+// Returns a PartFn for one part. Keys too small to be compressed keep no residual or replica to be
+// read.
 auto WhereKept(StatePart part) {
   return [part](const DeclaredKey& key) -> std::optional<StatePart> {
     const bool lacks =
@@ -31,21 +33,22 @@ auto WhereKept(StatePart part) {
   };
 }
 
-// The part that holds the weights as the workers hold them.
+// Returns the part that holds the weights as the workers hold them.
 std::optional<StatePart> WeightsOfWorkers(const DeclaredKey& key) {
   return key.link.codecs.reply == ReplyKind::kDelta ? StatePart::kReplica : StatePart::kWeights;
 }
 
-// Fewer are sooner sent than hashed.
+// Values shorter than this are sooner sent than hashed.
 constexpr size_t kWorthAsking = 1024;
 
-// What a fetch says of the bytes that its asker holds.
+// Returns the payload of a fetch: a digest of the bytes that its sender holds.
 Buffer DigestPayload(ByteSpan held) {
   if (held.size() < kWorthAsking) return Buffer();
   return Buffer::CopyOf(DigestOf(held));
 }
 
-// Whether a value was left out because the asker holds it, of as many bytes.
+// Returns whether a value was left out because its asker holds it. The server's flag counts only if
+// a digest was sent.
 bool IsSame(const Frame& value, size_t bytes) {
   return (value.header.flags & kFlagSame) != 0 && bytes >= kWorthAsking;
 }
@@ -67,6 +70,8 @@ absl::Status ServerRequests::Register(const std::string& what,
                                       std::vector<RequestTable::Request>* requests,
                                       Caller* caller) {
   BDN_RETURN_IF_ERROR(tensors_->participation().Check());
+  // First all checks, then all changes: a call about several keys is registered for all of them or
+  // none.
   for (const RequestTable::Request& request : *requests) {
     const Key key = request.frame.header.key;
     const KeyExchange* const exchange = tensors_->FindKey(key);
@@ -80,7 +85,7 @@ absl::Status ServerRequests::Register(const std::string& what,
   for (RequestTable::Request& request : *requests) {
     FrameHeader& header = request.frame.header;
     KeyExchange& key = *tensors_->FindKey(header.key);
-    // In the order in which they go out: the server takes a lower number for a repeat.
+    // Numbers rise in the order of sending: a server takes a lower number for a repeat.
     if (header.part != StatePart::kNone) {
       header.request = key.NextRequestNumber();
     } else {
@@ -96,12 +101,14 @@ absl::Status ServerRequests::Register(const std::string& what,
 void ServerRequests::OnAnswer(Key key, absl::StatusOr<Frame> answer) {
   MutexLock lock(tensors_->mutex());
   const auto found = open_.find(key);
+  // The caller has given up, and has released the key.
   if (found == open_.end()) return;
   Caller& caller = *found->second;
   Release(key);
   if (answer.ok()) {
     caller.answers[key] = *std::move(answer);
   } else {
+    // An error ends the wait. Ask withdraws the requests that have no answer then.
     caller.status = answer.status();
   }
   --caller.left;
@@ -116,7 +123,7 @@ void ServerRequests::Release(Key key) {
 }
 
 bool ServerRequests::IsWaiting(Key key, const Caller& caller) const {
-  const auto found = open_.find(key);  // maybe the next caller's already
+  const auto found = open_.find(key);  // may be the next caller's already
   return found != open_.end() && found->second == &caller;
 }
 
@@ -131,6 +138,7 @@ bool ServerRequests::AwaitAnswers(const Caller& caller, absl::Time until) {
 
 std::string ServerRequests::WaitedForBy(const Caller& caller) const {
   MutexLock lock(tensors_->mutex());
+  // One name is enough for a line of the log: the first node that is waited for.
   for (const auto& [key, of] : open_) {
     if (of != &caller) continue;
     const std::string whom = requests_->WaitingFor(key);
@@ -156,6 +164,7 @@ absl::StatusOr<ServerRequests::Answers> ServerRequests::Ask(
   absl::Status status;
   for (RequestTable::Request& request : requests) {
     const Key key = request.frame.header.key;
+    // Noted also for requests that are not sent after an error, as Register has taken their keys.
     Asked& entry = asked[key] = {request.frame.header.step, request.tensor};
     if (!status.ok()) continue;
     status = requests_->Submit(std::move(request), {.answered = [this, key](auto outcome) {
@@ -178,7 +187,9 @@ absl::StatusOr<ServerRequests::Answers> ServerRequests::Ask(
                            .stage = "exchange",
                            .waiting_for = requests_->WaitingFor(key)});
     }
-    // An answer that is being delivered must not be taken for one to the next caller.
+    // `caller` lives on this stack, and an answer that is being delivered writes to it. It must
+    // also not be taken for an answer to the next caller. So this call waits for it; that is short,
+    // as OnAnswer only needs the lock.
     if (request.submitted && !requests_->Withdraw(key, request.step)) {
       while (IsWaiting(key, caller)) answered_.Wait(tensors_->mutex());
     }
@@ -206,6 +217,8 @@ absl::Status ServerRequests::Broadcast(const std::string& name, uint32_t id, Mut
           BroadcastHeader(is_root ? FrameType::kInit : FrameType::kFetch, part.exchange->id(),
                           kNumberedLater, part.elements);
       const ByteSpan own = data.subspan(part.offset, part.elements);
+      // The root's bytes are copied, because a transport may still be sending them when the call
+      // has timed out.
       Buffer payload = is_root ? Buffer::CopyOf(own) : DigestPayload(own);
       requests.push_back(RequestFor(part.exchange->key(), MakeFrame(header, std::move(payload)),
                                     tensor.declaration.name, root));
@@ -217,6 +230,7 @@ absl::Status ServerRequests::Broadcast(const std::string& name, uint32_t id, Mut
   for (const TensorPart& part : parts) {
     const Frame& value = values.at(part.key);
     if (IsSame(value, part.elements)) continue;
+    // A server is a peer: its bytes are checked before they are copied.
     if (value.payload.size() != part.elements) {
       return Internal("broadcast '%s': a value of %d bytes, not %d", name, value.payload.size(),
                       part.elements);
@@ -329,7 +343,8 @@ absl::Status ServerRequests::SetCounters(const StateCall& call, absl::Time deadl
 }
 
 absl::Status ServerRequests::SetRule(const StateCall& call, absl::Time deadline) {
-  std::map<Key, RequestTable::Request> requests;  // one a key, which several tensors may share
+  // One request for each key, which several tensors may share.
+  std::map<Key, RequestTable::Request> requests;
   {
     MutexLock lock(tensors_->mutex());
     BDN_RETURN_IF_ERROR(tensors_->participation().failed);
@@ -359,7 +374,7 @@ absl::Status ServerRequests::GetCounters(StateCall* call, absl::Time deadline) {
   BDN_ASSIGN_OR_RETURN(const Answers values,
                        AskAboutState(call->tensor, FrameType::kFetch,
                                      WhereKept(StatePart::kCounters), 0, kNoPayload, deadline));
-  // The same in every partition of a tensor.
+  // Counters are the same in every partition of a tensor.
   BDN_ASSIGN_OR_RETURN(call->counters, DecodeCounters(values.begin()->second.payload.span()));
   return absl::OkStatus();
 }
@@ -370,8 +385,9 @@ absl::Status ServerRequests::FetchWeights(const StateCall& call, absl::Time dead
   BDN_ASSIGN_OR_RETURN(const Tensor* const found, tensors_->FindDense(call.tensor));
   const Tensor& tensor = *found;
   for (const TensorPart& of : tensor.parts) {
+    // Replies of whole weights or aggregates build on nothing.
     if (!of.exchange->key().link.codecs.keeps_replica()) continue;
-    if (!of.exchange->is_idle()) {  // then the replica is a stage's
+    if (!of.exchange->is_idle()) {  // the replica belongs to a stage then
       return FailedPrecondition("tensor '%s' was pushed meanwhile; fetch before pushing",
                                 tensor.declaration.name);
     }

@@ -19,9 +19,9 @@
 
 namespace bdn {
 
-// What a worker asks of the servers besides exchanges, and waits for: broadcasts, and setting and
-// fetching what they hold of a tensor. A key has an exchange or such a request, not both.
-// Thread-safe; its state is guarded by the tensor table's lock.
+// The requests of a worker to the servers besides exchanges, with the wait for their answers:
+// broadcasts, and reads and changes of tensors' state. A key has an exchange or such a request, not
+// both. Thread-safe; its state is guarded by the tensor table's lock.
 class ServerRequests {
  public:
   // All are borrowed.
@@ -30,38 +30,39 @@ class ServerRequests {
   ServerRequests(const ServerRequests&) = delete;
   ServerRequests& operator=(const ServerRequests&) = delete;
 
-  // See Client for what a broadcast means. `tensor` is the id that its name was declared with.
+  // Makes a broadcast, as Client says. `tensor` is the id with which its name was declared.
   absl::Status Broadcast(const std::string& name, uint32_t tensor, MutableByteSpan data, Rank root,
                          absl::Time deadline);
-  // Makes a call about what the servers hold, and blocks until all have answered. REQUIRES:
+  // Makes a call about the state that servers hold, and blocks until all have answered. REQUIRES:
   // CheckStateCall has passed it.
   absl::Status Perform(StateCall* call, absl::Time deadline);
 
  private:
   using Answers = std::map<Key, Frame>;
-  // A blocking caller, until its answers are there.
+  // A caller that blocks until its answers have come.
   struct Caller {
-    size_t left = 0;
+    size_t left = 0;  // answers to come
     absl::Status status;
     Answers answers;
   };
-  // The part of a key's state that a request is about, if the key keeps it.
+  // Returns the part of a key's state that a request is about, or nothing if the key does not keep
+  // it.
   using PartFn = std::function<std::optional<StatePart>(const DeclaredKey&)>;
   using PayloadFn = std::function<Buffer(const TensorPart&)>;
 
-  // Submits the requests and waits for all answers, by key.
+  // Sends the requests and waits for all answers, by key.
   absl::StatusOr<Answers> Ask(const std::string& what, std::vector<RequestTable::Request> requests,
                               absl::Time deadline);
-  // False where some are not there by then.
+  // Waits until the caller has all answers or an error. Returns false if the time is over before.
   bool AwaitAnswers(const Caller& caller, absl::Time until);
-  // ": waiting for server 0"; empty where that is not known.
+  // Returns ": waiting for server 0", or "" where that is not known.
   std::string WaitedForBy(const Caller& caller) const;
-  // Numbers the requests and notes who waits. FailedPrecondition, and nothing changed: a key is
-  // busy.
+  // Numbers the requests and registers their caller. FailedPrecondition: a key is busy; then
+  // nothing has changed.
   absl::Status Register(const std::string& what, std::vector<RequestTable::Request>* requests,
                         Caller* caller) ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_->mutex());
   void OnAnswer(Key key, absl::StatusOr<Frame> answer);
-  // The key's request is over.
+  // Ends the key's request.
   void Release(Key key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_->mutex());
   bool IsWaiting(Key key, const Caller& caller) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_->mutex());
@@ -70,11 +71,11 @@ class ServerRequests {
   absl::Status SetCounters(const StateCall& call, absl::Time deadline);
   absl::Status SetRule(const StateCall& call, absl::Time deadline);
   absl::Status FetchWeights(const StateCall& call, absl::Time deadline);
-  // A request about a tensor's state for each of its keys that has the part, and the answers.
-  // NotFound: none has it.
+  // Sends a request about a tensor's state for each of its keys that has the part, and returns the
+  // answers. NotFound: no key has it.
   absl::StatusOr<Answers> AskAboutState(uint32_t tensor, FrameType type, const PartFn& part_of,
                                         Step step, const PayloadFn& payload, absl::Time deadline);
-  // Asks for floats and puts them into the call's `out`, 0 where a key has no such part.
+  // Fetches floats into the call's `out`; 0 where a key has no such part.
   absl::StatusOr<Answers> FetchFloats(const StateCall& call, const PartFn& part_of,
                                       absl::Time deadline);
 

@@ -15,17 +15,17 @@ namespace {
 using What = StateCall::What;
 using Where = StateCall::Where;
 
-// The facts that are the same of all calls of a kind.
+// The facts that all calls of a kind share.
 struct Kind {
   What what;
   bool at_link;
   bool at_servers;
   bool only_reads;
-  const char* out;  // what the C interface calls the array that is filled; null: there is none
+  const char* out;  // the array that is filled, by its name in the C interface; null: none
   bool takes_in;
 };
 
-// By What, which is checked below.
+// By What; the order is checked below.
 constexpr Kind kKinds[] = {
     {What::kGet, true, true, true, "out", false},
     {What::kSet, true, true, false, nullptr, true},
@@ -78,6 +78,7 @@ absl::Status CheckArray(const StateCall& call, const TensorDeclaration& tensor,
 
 absl::Status CheckStep(const StateCall& call, const StateSubject& subject) {
   if (call.step > kMaxStep) return InvalidArgument("step %d is over %d", call.step, kMaxStep);
+  // Servers have counted the steps up to `pushed`, and would take pushes of these for repeats.
   if (call.what != What::kSetStep || call.step >= subject.pushed) return absl::OkStatus();
   return InvalidArgument("tensor '%s' is at step %d, past step %d: start a new job to go back",
                          subject.declaration->name, subject.pushed, call.step);
@@ -86,12 +87,14 @@ absl::Status CheckStep(const StateCall& call, const StateSubject& subject) {
 absl::Status CheckSubject(const StateCall& call, const StateSubject& subject) {
   const Kind& kind = KindOf(call);
   const TensorDeclaration& tensor = *subject.declaration;
+  // A stage may change the state while an exchange is in flight. The step alone is counted here,
+  // under the lock.
   if (!subject.is_idle && call.what != What::kGetStep) {
     return FailedPrecondition("tensor '%s' is in flight; wait for it first", tensor.name);
   }
   if (kind.out != nullptr) BDN_RETURN_IF_ERROR(CheckArray(call, tensor, call.out, kind.out));
   if (kind.takes_in) BDN_RETURN_IF_ERROR(CheckArray(call, tensor, call.in, "in"));
-  // Servers say which element of theirs is not finite.
+  // Servers check it themselves, and say which element of theirs is not finite.
   const bool sets_link = kind.takes_in && call.where == Where::kThisLink;
   if (sets_link &&
       !std::all_of(call.in.begin(), call.in.end(), [](float x) { return std::isfinite(x); })) {
@@ -138,6 +141,7 @@ absl::Status CheckStateCall(const StateCall& call, std::span<const StateSubject>
     return InvalidArgument("part '%s' of a server's state is not of float32",
                            StatePartName(call.server_part));
   }
+  // A misspelt rule is refused here, before some servers take it and others do not.
   if (call.what == What::kSetRule) BDN_RETURN_IF_ERROR(RuleSpec::Parse(call.rule).status());
   for (const StateSubject& subject : subjects) BDN_RETURN_IF_ERROR(CheckSubject(call, subject));
   return absl::OkStatus();

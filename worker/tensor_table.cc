@@ -49,12 +49,15 @@ absl::StatusOr<bool> TensorTable::IsNew(const TensorDeclaration& tensor) const {
 
 absl::Status TensorTable::Add(const CatalogueDelta& delta) {
   const uint32_t first_new = next_id_;
+  // Deltas must follow one another without a gap, as ids count on from one to the next at all
+  // nodes.
   if (delta.first_tensor != first_new || delta.owners.size() != delta.keys.size()) {
     return Internal("catalogue %d begins at tensor %d, and %d are here", delta.version.catalogue,
                     delta.first_tensor, first_new);
   }
   for (const TensorDeclaration& tensor : delta.tensors) {
     RemoveReplaced(tensor.name);
+    // Tensors before keys: a key refers to its tensors by id.
     ids_[tensor.name] = next_id_;
     tensors_[next_id_] = std::make_unique<Tensor>(Tensor{.declaration = tensor});
     ++next_id_;
@@ -67,6 +70,7 @@ absl::Status TensorTable::Add(const CatalogueDelta& delta) {
                                 .server = delta.owners[i],
                                 .catalogue_version = delta.version.catalogue}));
   }
+  // A tensor with a gap between its keys would be left partly unexchanged without an error.
   for (uint32_t id = first_new; id < next_id_; ++id) {
     const Tensor& tensor = *tensors_.at(id);
     uint64_t covered = 0;
@@ -83,6 +87,7 @@ absl::Status TensorTable::AddKey(DeclaredKey key) {
   const KeyEntry& entry = key.entry;
   for (const KeySegment& segment : entry.segments) {
     const Tensor* const found = Find(segment.tensor);
+    // Written without an addition that could overflow: the numbers come from a peer.
     const bool inside = found != nullptr && segment.elements > 0 &&
                         segment.elements <= found->declaration.elements &&
                         segment.offset <= found->declaration.elements - segment.elements;
@@ -96,6 +101,7 @@ absl::Status TensorTable::AddKey(DeclaredKey key) {
   }
   if (key.tensor_names.empty()) return Internal("key %s has no segments", entry.key.ToString());
   BDN_ASSIGN_OR_RETURN(key.link, MakeKeyLink(entry, key.tensor_names[0]));
+  // The memory of messages is not allocated by `new`, so the reserve is told of the longest reply.
   MemoryReserve::ExpectMessage(LongestPayloadOf(entry, key.link.codecs));
   key.runs_on_device = RunsOnDevice(key);
   auto exchange = std::make_unique<KeyExchange>(std::move(key));
@@ -111,7 +117,8 @@ absl::Status TensorTable::AddKey(DeclaredKey key) {
 
 // ---- Retiring
 
-// A name that is declared anew was retired by all, here because this worker's declaration of it was given up.
+// A name that is declared anew was retired by all workers. If it is still here, this worker's own
+// declaration of it was given up before its answer came, so the caller never knew the tensor.
 void TensorTable::RemoveReplaced(const std::string& name) {
   const uint32_t* const known = FindId(name);
   if (known == nullptr) return;
@@ -129,6 +136,8 @@ absl::StatusOr<std::vector<uint32_t>> TensorTable::CheckRetire(
   for (const uint32_t id : known) {
     const Tensor& tensor = *Find(id);
     for (const TensorPart& part : tensor.parts) {
+      // A key is removed as a whole: retiring one of its tensors alone would leave the others
+      // without it.
       for (const KeySegment& segment : part.exchange->key().entry.segments) {
         const Tensor& other = *Find(segment.tensor);
         if (other.retired || known.contains(segment.tensor)) continue;
@@ -149,6 +158,7 @@ std::vector<KeyExchange*> TensorTable::Retire(std::span<const uint32_t> ids) {
     if (found == tensors_.end() || found->second->retired) continue;
     Tensor& tensor = *found->second;
     tensor.retired = true;
+    // The name is free at once, while the tensor stays until its exchanges in flight have ended.
     ids_.erase(tensor.declaration.name);
     for (const TensorPart& part : tensor.parts) {
       part.exchange->Retire();
@@ -164,6 +174,7 @@ std::unique_ptr<KeyExchange> TensorTable::RemoveIfUnused(KeyExchange* exchange) 
   }
   for (const KeySegment& segment : exchange->key().entry.segments) {
     const auto tensor = tensors_.find(segment.tensor);
+    // The key goes with the parts that point to it; a tensor goes with its last part.
     std::erase_if(tensor->second->parts,
                   [exchange](const TensorPart& part) { return part.exchange == exchange; });
     if (tensor->second->parts.empty()) tensors_.erase(tensor);

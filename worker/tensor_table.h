@@ -16,40 +16,42 @@
 
 namespace bdn {
 
-// One tensor's part of a key.
+// A tensor's part of one key.
 struct TensorPart {
   KeyExchange*
-      exchange;     // there under the table's lock, or while something of the key is in flight
-  Key key;          // its
-  size_t segment;   // of the key
-  uint64_t offset;  // of its first element, in the tensor
+      // Valid under the table's lock, or while something of the key is in flight.
+      exchange;
+  Key key;          // the id of `exchange`
+  size_t segment;   // the index of the part among the key's segments
+  uint64_t offset;  // of the part's first element, in the tensor
   uint64_t elements;
 };
 
+// A declared tensor. Guarded by the table's lock.
 struct Tensor {
   TensorDeclaration declaration;
   std::vector<TensorPart> parts;
   Step pushed = 0;       // the last step that was started
-  bool retired = false;  // here until what is in flight has ended
+  bool retired = false;  // it stays here until its exchanges in flight have ended
 };
 
-// Whether this worker still takes part in the job.
+// The state of this worker's part in the job. Guarded by the table's lock.
 struct Participation {
   Rank rank = 0;
   absl::Status failed;  // the job's failure, once there is one
-  absl::Status over;    // why nothing more is exchanged: the failure, or that all have left
-  int leaving = 0;      // calls of Leave that did not give up
+  absl::Status over;  // why no exchange begins any more: the failure, or that all workers have left
+  int leaving = 0;    // calls of Leave that have not given up
   bool left = false;
 
-  // OK: something new may be asked of the others and the servers.
+  // OK: new requests to other workers and servers may begin.
   absl::Status Check() const;
 };
 
-// The declared tensors and their keys, with the one lock that guards them, the queues of their
-// exchanges, the open requests about what servers hold, and whether this worker takes part at all:
-// what must not change between a check and what is done upon it. Its callers hold the lock across
-// several calls. Addresses are stable. Tensors and keys are here until they are retired and nothing of
-// theirs is in flight.
+// The table of the declared tensors and their keys, with the one lock that guards them, the queues
+// of their exchanges, the open requests about state at the servers, and this worker's
+// participation. One lock guards all of these because they must not change between a check and the
+// action based on it; its callers hold it across several calls. Addresses are stable. Tensors and
+// keys stay until they are retired and nothing of theirs is in flight.
 class TensorTable {
  public:
   TensorTable() = default;
@@ -58,45 +60,46 @@ class TensorTable {
 
   Mutex* mutex() const ABSL_LOCK_RETURNED(mu_) { return &mu_; }
 
-  // Puts the declaration's specs into canonical form, so that workers that mean the same say the
-  // same, and says now what a server would say of them.
+  // Puts the declaration's specs into canonical form, so that workers that mean the same declare
+  // the same. InvalidArgument says already here what a server would refuse.
   static absl::Status Canonicalize(TensorDeclaration* tensor);
-  // Whether a canonical declaration is new. InvalidArgument: it was declared with other facts.
+  // Returns whether a canonical declaration is new. InvalidArgument: its name was declared with
+  // other facts.
   absl::StatusOr<bool> IsNew(const TensorDeclaration& tensor) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Adds what a version of the catalogue added to those before; costs what that is. Internal when it
-  // does not follow them, or contradicts itself: then part of it is here, and the worker must not go
-  // on.
+  // Adds the tensors and keys of one version of the catalogue; costs time in proportion to these
+  // alone. Internal: the delta does not follow the versions before, or contradicts itself; then
+  // part of it may have been added, and the worker must not go on.
   absl::Status Add(const CatalogueDelta& delta) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  // Those of the tensors that are here. InvalidArgument: one shares a key with another that is neither retired
-  // nor among them.
+  // Returns those of the ids that name tensors of this table. InvalidArgument: one shares a key
+  // with a tensor that is neither retired nor among them.
   absl::StatusOr<std::vector<uint32_t>> CheckRetire(std::span<const uint32_t> ids) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // They are found no more, and their names are free. Returns their keys, each of which goes by
-  // RemoveIfUnused. REQUIRES: CheckRetire was OK of all of them.
+  // Retires tensors: they are found by name no more, and their names are free. Returns their keys;
+  // the caller passes each to RemoveIfUnused. REQUIRES: CheckRetire returned OK for all of them.
   std::vector<KeyExchange*> Retire(std::span<const uint32_t> ids)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Takes the key out if it is retired and nothing of it is in flight, and its tensors with their last key. To
-  // be destroyed without the lock. Null: it stays.
+  // Removes the key if it is retired and nothing of it is in flight, and its tensors with their
+  // last key. The result is to be destroyed without the lock. Null: the key stays.
   std::unique_ptr<KeyExchange> RemoveIfUnused(KeyExchange* exchange)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  // Null: no tensor of this name was declared.
+  // Returns the id of a name. Null: no tensor of this name is declared.
   const uint32_t* FindId(const std::string& name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Null: there is none of this id. It may be retired.
+  // Returns a tensor, which may be retired. Null: there is none of this id.
   const Tensor* Find(uint32_t id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // NotFound: no dense tensor of this id was declared, or it is retired.
+  // Returns a tensor. NotFound: no dense tensor of this id was declared, or it is retired.
   absl::StatusOr<Tensor*> FindDense(uint32_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Tells whether no push of the tensor, or of what shares a key with it, is in flight.
+  // Returns whether no push of the tensor, or of a tensor that shares a key with it, is in flight.
   static bool IsIdle(const Tensor& tensor);
-  // REQUIRES: it is here.
+  // Returns a tensor. REQUIRES: there is one of this id.
   Tensor& at(uint32_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return *tensors_.at(id); }
   size_t size() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return tensors_.size(); }
 
   using Keys = std::map<Key, std::unique_ptr<KeyExchange>>;
   const Keys& keys() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return keys_; }
-  // Null: there is none, or no more.
+  // Returns a key's exchanges. Null: there is no such key, or it was removed.
   KeyExchange* FindKey(Key key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   Participation& participation() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return participation_; }

@@ -21,11 +21,14 @@ TicketId TicketTable::Open(Options options) {
 
 absl::StatusOr<PushResult> TicketTable::Ticket::Result() const {
   if (!status.ok()) return status;
+  // Absent means that no part had a gradient; one part that is not finite makes the whole tensor
+  // so.
   return PushResult{options.step, all_absent && !nonfinite, nonfinite};
 }
 
 bool TicketTable::EndPartLocked(TicketId id, const PartEnd& end, std::vector<Ended>* ended) {
   Ticket& ticket = tickets_[id];
+  // The first error is kept: later ones are often its consequences.
   if (ticket.status.ok()) ticket.status = end.status;
   ticket.nonfinite |= end.nonfinite;
   ticket.all_absent &= end.absent;
@@ -58,6 +61,7 @@ void TicketTable::EndParts(const Exchange& exchange, const absl::Status& status,
 
 void TicketTable::Deliver(const std::vector<Ended>& ended) {
   for (const Ended& end : ended) {
+    // Under no lock: a callback may push again.
     end.done(end.ticket, end.result);
     MutexLock lock(&mu_);
     tickets_.erase(end.ticket);
@@ -69,6 +73,7 @@ std::optional<absl::StatusOr<PushResult>> TicketTable::Wait(TicketId id, absl::T
   for (;;) {
     const auto found = tickets_.find(id);
     if (found == tickets_.end()) return NotFound("no ticket %d is in flight", id);
+    // Looked at before the time: a result that is there counts even with a timeout of 0.
     if (found->second.pending == 0) {
       absl::StatusOr<PushResult> result = found->second.Result();
       tickets_.erase(found);
@@ -94,6 +99,7 @@ absl::Status TicketTable::WaitAll(std::span<const TicketId> tickets, absl::Durat
         results->push_back(**result);
         break;
       }
+      // Without the lock, as it takes the tensor table's, which comes before this one.
       const absl::Status late = describe(ticket);
       if (clock_->Now() >= deadline) return late;
       report = clock_->Now() + kReportInterval;

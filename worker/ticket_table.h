@@ -18,8 +18,9 @@
 
 namespace bdn {
 
-// The callers' exchanges of whole tensors, each of which ends when all its parts have. Who waits
-// for one waits here. Thread-safe; its lock is taken last, and no callback runs under it.
+// A table of tickets: the callers' exchanges of whole tensors, each of which ends when all its
+// parts have ended. Callers wait for tickets here. Thread-safe; its lock is taken last, and no
+// callback runs under it.
 class TicketTable {
  public:
   using DoneFn = std::function<void(TicketId ticket, const absl::StatusOr<PushResult>& result)>;
@@ -36,53 +37,54 @@ class TicketTable {
   };
   TicketId Open(Options options);
 
-  // Tickets that ended and have a callback. Hand them to Deliver when no lock is held.
+  // An ended ticket with a callback, to be given to Deliver when no lock is held.
   struct Ended {
     TicketId ticket;
     absl::StatusOr<PushResult> result;
     DoneFn done;
   };
-  // How one part of a ticket came out.
+  // The result of one part of a ticket.
   struct PartEnd {
     absl::Status status;
     bool absent = false;
     bool nonfinite = false;
   };
   void EndPart(TicketId ticket, const PartEnd& end, std::vector<Ended>* ended);
-  // One part of each of the exchange's tickets is over.
+  // Ends one part of each of the exchange's tickets.
   void EndParts(const Exchange& exchange, const absl::Status& status, std::vector<Ended>* ended);
-  // Runs the callbacks and forgets the tickets.
+  // Runs the callbacks and removes the tickets.
   void Deliver(const std::vector<Ended>& ended);
 
-  // The ticket's result or error, which gives it up; nothing while it is in flight at `deadline`.
-  // NotFound: no such ticket.
+  // Waits for a ticket until `deadline` and returns its result or error, which removes it; returns
+  // nothing if it is still in flight then. NotFound: there is no such ticket.
   std::optional<absl::StatusOr<PushResult>> Wait(TicketId ticket, absl::Time deadline);
 
-  // As Client::WaitAll. What a ticket in flight waits for is told by `describe`, which is called under
-  // no lock, and said in the log from time to time.
+  // Does what Client::WaitAll does. `describe` returns what a ticket in flight waits for; it is
+  // called under no lock, and its text is logged from time to time.
   absl::Status WaitAll(std::span<const TicketId> tickets, absl::Duration timeout,
                        const std::function<absl::Status(TicketId ticket)>& describe,
                        std::vector<PushResult>* results);
 
-  // Of which tensor and step a ticket is. NotFound: no such ticket.
+  // The tensor and the step of a ticket.
   struct Subject {
     uint32_t tensor;
     Step step;
   };
+  // NotFound: there is no such ticket.
   absl::StatusOr<Subject> Find(TicketId ticket) const;
   uint64_t num_ended() const;
 
  private:
   struct Ticket {
     Options options;
-    size_t pending = 0;  // parts
+    size_t pending = 0;  // parts that have not ended
     bool all_absent = true;
     bool nonfinite = false;
     absl::Status status;
 
     absl::StatusOr<PushResult> Result() const;
   };
-  // Whether it was the last.
+  // Ends one part; returns whether it was the ticket's last.
   bool EndPartLocked(TicketId ticket, const PartEnd& end, std::vector<Ended>* ended)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

@@ -13,13 +13,15 @@
 namespace bdn {
 namespace {
 
-// For the scheduler to hear why this node goes.
+// The time in which the scheduler is told why this node goes.
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(2);
 
-// For servers to answer where joining took all the time that there was.
+// The least time in which servers may answer the first hello, if joining has taken all the time
+// that there was.
 constexpr absl::Duration kLeastTimeToGreet = absl::Seconds(5);
 
-// What goes uncompressed is said from this part of all bytes on, a hundredth.
+// Uncompressed tensors are worth a warning if they have at least this part of all bytes: a
+// hundredth.
 constexpr uint64_t kWorthSaying = 100;
 
 constexpr auto kCounter = Metric::Kind::kCounter;
@@ -103,11 +105,12 @@ absl::Status Worker::Start(Registry* telemetry) {
   const std::vector<int>& processes = joined_.processes;
   first_process_ = std::accumulate(processes.begin(), processes.begin() + joined_.rank, 0);
   num_processes_ = std::accumulate(processes.begin(), processes.end(), 0);
-  // A socket and its connection to each server; a transport without a key never leaves the process.
+  // The worker needs two descriptors for each server: a socket and its connection. A transport
+  // without a key never leaves the process, and needs none.
   if (!join.public_key.empty()) {
     const absl::Status status =
         CheckDescriptors(2 * static_cast<uint64_t>(joined_.config.num_servers), "this worker");
-    if (!status.ok()) {  // for all to hear
+    if (!status.ok()) {  // leaves with the reason, for all nodes to hear
       (void)control_->Leave(status, kLeaveTimeout);
       return status;
     }
@@ -116,6 +119,7 @@ absl::Status Worker::Start(Registry* telemetry) {
     MutexLock lock(tensors_.mutex());
     tensors_.participation().rank = joined_.rank;
   }
+  // The order of these follows their use: each part borrows those before it.
   executor_ = MakePoolExecutor(options_.num_threads);
   requests_ = std::make_unique<RequestRunner>(
       RequestTable::Options{.self = joined_.node,
@@ -145,8 +149,10 @@ absl::Status Worker::Start(Registry* telemetry) {
                            .stuck = [this](const std::string& reason) { (void)Abort(reason); },
                            .failed = options_.failed});
   server_requests_ = std::make_unique<ServerRequests>(&tensors_, requests_.get(), clock_);
+  // Only now, because frames may come at once, and requests_ takes them.
   transport_->Start(
       [this](ConnectionId from, Frame frame) { requests_->OnFrame(from, std::move(frame)); });
+  // Before Watch, whose first event may be the same membership again; it is then ignored.
   BDN_RETURN_IF_ERROR(requests_->SetMembership(joined_.membership));
   control_->Watch({
       .on_membership =
@@ -170,6 +176,8 @@ absl::Status Worker::Start(Registry* telemetry) {
     }
     control_->ReportStages([this] { return stages_->Read(); });
   }
+  // A firewall or a wrong address shows here, with a clear error, and not as a push that waits for
+  // half an hour.
   const absl::Status reached =
       requests_->AwaitServers(std::max(join_deadline, clock_->Now() + kLeastTimeToGreet));
   if (!reached.ok()) (void)Abort(std::string(reached.message()));
@@ -182,9 +190,10 @@ void Worker::Close() {
     MutexLock lock(tensors_.mutex());
     in_peace = tensors_.participation().left || !tensors_.participation().failed.ok();
   }
-  // First, so that this is what waits here end with, not the failure that it is to the others.
+  // Local waits are ended first, so that they end with Cancelled, and not with the failure that
+  // this end is to the other workers.
   const absl::Status closed = Cancelled("the worker is being closed");
-  if (server_requests_ != nullptr) exchanges_->Fail(closed);  // else Start did not come that far
+  if (server_requests_ != nullptr) exchanges_->Fail(closed);  // else Start did not come so far
   if (joined_.node != 0 && !in_peace) {
     (void)control_->Leave(Cancelled("it was closed before it left the job"), absl::ZeroDuration());
   }
@@ -192,14 +201,17 @@ void Worker::Close() {
 }
 
 Worker::~Worker() {
+  // The order ends each user before the things that it uses: readers of the metrics, waits and the
+  // control plane, the timer, the transport, whose callbacks use requests_ and executor_, and last
+  // the executor.
   metrics_.clear();
   Close();
   if (server_requests_ == nullptr) return;
   requests_->Stop();
   transport_->Close();
   transport_->Join();
-  executor_.reset();   // runs what is queued; everything ends in an error now
-  transport_->Join();  // and so did what it still sent
+  executor_.reset();   // runs the queued work, which ends in errors now
+  transport_->Join();  // ends what that work has sent
 }
 
 Rank Worker::WorkerOf(Rank process) const {
@@ -228,10 +240,13 @@ absl::Status Worker::ReportValue(const ReportedValue& value) {
 absl::Status Worker::Leave(absl::Duration timeout) {
   {
     MutexLock lock(tensors_.mutex());
+    // A second Leave, as at the end of a program that has already left.
     if (tensors_.participation().left) return absl::OkStatus();
   }
+  // Servers first: other workers would fail rounds that wait for a push of a worker that has left.
   BDN_RETURN_IF_ERROR(exchanges_->PrepareToLeave(clock_->Now() + timeout));
   BDN_RETURN_IF_ERROR(control_->Leave(absl::OkStatus(), timeout));
+  // What has no answer now gets none: all workers have left.
   exchanges_->SetLeft(Aborted("all workers have left the job"));
   return absl::OkStatus();
 }
@@ -240,6 +255,7 @@ absl::Status Worker::Abort(const std::string& reason) {
   const Step step = exchanges_->highest_step();
   const absl::Status status =
       step == 0 ? Aborted("%s", reason) : Aborted("%s, after step %d", reason, step);
+  // The scheduler first: if it cannot be told, the job goes on, and so does this worker.
   BDN_RETURN_IF_ERROR(control_->Leave(status, absl::ZeroDuration()));
   exchanges_->Fail(status);
   return absl::OkStatus();
@@ -250,6 +266,8 @@ absl::Status Worker::Abort(const std::string& reason) {
 absl::StatusOr<std::vector<uint32_t>> Worker::Declare(std::vector<TensorDeclaration> tensors,
                                                       absl::Duration timeout) {
   std::vector<TensorDeclaration> fresh;
+  // Held over the call to the scheduler, so that declarations reach it in the order in which this
+  // worker's callers made them: the n-th belongs to the n-th of other workers.
   MutexLock one_at_a_time(&declaring_);
   {
     MutexLock lock(tensors_.mutex());
@@ -268,7 +286,8 @@ absl::StatusOr<std::vector<uint32_t>> Worker::Declare(std::vector<TensorDeclarat
   MutexLock lock(tensors_.mutex());
   for (const SharedDelta& delta : declared) {
     const absl::Status added = tensors_.Add(*delta);
-    // Part of a catalogue that contradicts itself is here now: nothing can go on with it.
+    // A part of a catalogue that contradicts itself may have been added by now, and nothing can go
+    // on with that.
     if (!added.ok()) tensors_.participation().failed = tensors_.participation().over = added;
     BDN_RETURN_IF_ERROR(added);
   }
@@ -282,6 +301,7 @@ absl::StatusOr<std::vector<uint32_t>> Worker::Declare(std::vector<TensorDeclarat
 }
 
 void Worker::SayUncompressed(const DeclareResult& declared) {
+  // One worker's line is enough, as all have the same catalogue.
   if (rank() != 0 || said_uncompressed_) return;
   Uncompressed all;
   for (const SharedDelta& delta : declared) {
@@ -307,7 +327,8 @@ absl::Status Worker::Retire(std::span<const uint32_t> tensors) {
     MutexLock lock(tensors_.mutex());
     BDN_ASSIGN_OR_RETURN(known, tensors_.CheckRetire(tensors));
   }
-  // First, so that no declaration of these names overtakes it: until the next line they are as they were.
+  // The scheduler is told first, so that no later declaration of these names overtakes this. Until
+  // the next line the tensors are as they were.
   control_->Retire(known);
   exchanges_->Retire(known);
   return absl::OkStatus();
@@ -336,7 +357,7 @@ absl::Status Worker::Broadcast(const std::string& name, MutableByteSpan data, Ra
   }
   if (data.empty()) return absl::OkStatus();
   const absl::Time deadline = clock_->Now() + timeout;
-  // Of a key for each name and size, used again and again.
+  // Each name and size has a key of its own, which is used again for each broadcast.
   const TensorDeclaration declaration{.name = absl::StrFormat("broadcast/%s/%d", name, data.size()),
                                       .dtype = DType::kUInt8,
                                       .elements = data.size(),

@@ -23,12 +23,13 @@
 
 namespace bdn {
 
-// A worker of a job, in the process that trains: joins it, declares tensors, leaves it or ends it,
-// and owns what its exchanges and its requests of the servers are made of. Thread-safe.
+// A worker of a job, in the process that trains or in a host daemon. It joins the job, declares
+// tensors, leaves or ends the job, and owns the objects that make up its exchanges and its requests
+// to servers. Thread-safe.
 //
-// Locks, in the order in which they are taken: declaring_, then the tensor table's, then one of
-// those inside TicketTable, RequestRunner and StageQueue. No callback and no call of the control
-// plane or the transport is made under any of them but declaring_.
+// Locks are taken in this order: declaring_, then the tensor table's, then one of those inside
+// TicketTable, RequestRunner and StageQueue. No callback and no call of the control plane or the
+// transport is made under any of them but declaring_.
 class Worker final : public Client {
  public:
   struct Options {
@@ -38,19 +39,20 @@ class Worker final : public Client {
     absl::Duration join_timeout = absl::Minutes(2);
     absl::Duration wait_timeout = absl::Minutes(30);  // for an answer that a server owes
     absl::Duration probe_interval = absl::Seconds(1);
-    // Optional: told once that the job cannot go on, under no lock.
+    // Optional: called once, under no lock, when the job cannot go on.
     std::function<void(const absl::Status&)> failed;
-    const StageClock* stage_clock = MachineStageClock(false);  // borrowed; null: none are counted
+    // Borrowed; null: no stage times are counted.
+    const StageClock* stage_clock = MachineStageClock(false);
     QualityOptions quality;
   };
 
-  // Joins and waits until all nodes have joined. `clock` and `telemetry`, to which the worker
-  // reports, are borrowed and outlive it.
+  // Joins a job and waits until all nodes have joined and all servers have answered. `clock` and
+  // `telemetry`, to which the worker reports, are borrowed and outlive the worker.
   static absl::StatusOr<std::unique_ptr<Worker>> Create(const Options& options, const Clock* clock,
                                                         Registry* telemetry,
                                                         std::unique_ptr<ControlPlane> control,
                                                         std::unique_ptr<Transport> transport);
-  // Ends every wait with Cancelled. Unless Leave succeeded, ends the job for everybody.
+  // Ends every wait with Cancelled and, unless Leave succeeded, the job for all workers.
   ~Worker() override;
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
@@ -69,15 +71,16 @@ class Worker final : public Client {
   };
   Counts counts() const;
 
-  // Of the job.
+  // Returns the job's configuration.
   const JobConfig& config() const { return joined_.config; }
-  // Its place among the workers, which are hosts where daemons take part for their processes.
+  // Returns its rank among the workers of the job, of which each is a host where daemons take part
+  // for their processes.
   Rank place() const { return joined_.rank; }
-  // As of the join.
+  // Returns the servers as of the join.
   const std::vector<NodeInfo>& servers() const { return joined_.membership->servers; }
 
-  // Of the first process that pushes through this worker: those of the job are counted by the ranks
-  // of their workers.
+  // Returns the rank of the first process that pushes through this worker. Processes are counted
+  // over the whole job, in the order of their workers' ranks.
   Rank rank() const override { return first_process_; }
   int size() const override { return num_processes_; }
   std::shared_ptr<MemoryDomain> memory() override { return HostMemory(); }
@@ -103,33 +106,33 @@ class Worker final : public Client {
   Worker(const Options& options, const Clock* clock, std::unique_ptr<ControlPlane> control,
          std::unique_ptr<Transport> transport);
   absl::Status Start(Registry* telemetry);
-  // The worker that a process pushes through. REQUIRES: 0 <= process < size().
+  // Returns the rank of the worker through which a process pushes. REQUIRES: 0 <= process < size().
   Rank WorkerOf(Rank process) const;
 
   absl::Status CheckTakesPart() const;
-  // Says, once in a job, that codecs are left out where they may be missed.
+  // Logs, once in a job, that codecs are not used for a noticeable part of the tensors.
   void SayUncompressed(const DeclareResult& declared) ABSL_EXCLUSIVE_LOCKS_REQUIRED(declaring_);
 
   const Options options_;
   const Clock* const clock_;
   const std::unique_ptr<ControlPlane> control_;
   const std::unique_ptr<Transport> transport_;
-  const std::unique_ptr<StageTimes> stages_;  // null: none are counted
+  const std::unique_ptr<StageTimes> stages_;  // null: no stage times are counted
   QualityWatch quality_;
   BufferPool pool_;
   JoinResult joined_;       // const after Start
-  Rank first_process_ = 0;  // as well
-  int num_processes_ = 0;   // as well
+  Rank first_process_ = 0;  // const after Start
+  int num_processes_ = 0;   // const after Start
 
-  Mutex declaring_;  // one declaration at a time, in the callers' order
+  Mutex declaring_;  // lets one declaration go on at a time, in the callers' order
   bool said_uncompressed_ ABSL_GUARDED_BY(declaring_) = false;
   mutable TensorTable tensors_;
-  // Made in Start, taken down in the destructor in an order of its own.
+  // Made in Start. The destructor ends them in an order of its own.
   std::unique_ptr<RequestRunner> requests_;
   std::unique_ptr<ServerRequests> server_requests_;
   std::unique_ptr<Exchanges> exchanges_;
   std::unique_ptr<Executor> executor_;
-  // They go first: they read all of the above.
+  // Declared last, so destroyed first: they read the members above.
   std::vector<std::unique_ptr<Registry::Source>> metrics_;
 };
 

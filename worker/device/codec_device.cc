@@ -13,12 +13,13 @@
 namespace bdn {
 namespace {
 
-// Where a payload begins behind its EncodeResult, so that both are one copy; aligned as memory of a device is.
+// The offset of a payload behind its EncodeResult: one copy brings both to the host, and the
+// payload is aligned as device memory is.
 constexpr size_t kPayloadOffset = 256;
 static_assert(sizeof(EncodeResult) <= kPayloadOffset);
 constexpr size_t kLeastBytes = 256;
 
-// Memory of a device that grows, to powers of two: a few sizes, and seldom.
+// Device memory that grows, to powers of two: so it has few sizes, and is seldom allocated anew.
 struct GrowingMemory {
   absl::Status Reserve(ComputeDevice& device, DeviceBudget* budget, size_t wanted) {
     if (wanted <= memory.size()) return absl::OkStatus();
@@ -30,7 +31,8 @@ struct GrowingMemory {
   DeviceMemory memory;
 };
 
-// After a launch, memory may have changed: what is out then is no reason to begin anew elsewhere.
+// Turns ResourceExhausted into Internal. After a launch, memory may have changed, and callers take
+// ResourceExhausted for a sign that they may begin anew on the host.
 absl::Status AfterLaunch(const absl::Status& status) {
   if (absl::IsResourceExhausted(status)) return Internal("%s", status.message());
   return status;
@@ -38,7 +40,7 @@ absl::Status AfterLaunch(const absl::Status& status) {
 
 }  // namespace
 
-// What one call at a time works with.
+// The stream and memory that one call uses at a time.
 struct CodecDevice::Lane {
   explicit Lane(ComputeDevice& of) : device(of) {}
   ~Lane() {
@@ -54,13 +56,14 @@ struct CodecDevice::Lane {
   GrowingMemory scratch;
 };
 
-// A lane, taken for one call.
+// A lane that is taken for one call.
 class CodecDevice::Lease {
  public:
   Lease(CodecDevice* of, std::unique_ptr<Lane> lane) : of_(of), lane_(std::move(lane)) {}
   ~Lease() {
     if (lane_ == nullptr) return;
-    // What failed half-way may still be under way in the lane's memory.
+    // Work of a call that failed half-way may still run in the lane's memory, which the next call
+    // would overwrite.
     if (!is_awaited_) lane_->device.Synchronize(lane_->stream).IgnoreError();
     MutexLock lock(&of_->mu_);
     of_->idle_.push_back(std::move(lane_));
@@ -79,7 +82,7 @@ class CodecDevice::Lease {
     is_awaited_ = true;
     return absl::OkStatus();
   }
-  // To be called when a copy was made by the ring, which waits for it.
+  // To be called after a copy by the ring, which waits for it.
   void NoteAwaited() { is_awaited_ = true; }
 
  private:
@@ -147,7 +150,7 @@ absl::StatusOr<size_t> CodecDevice::Encode(const Codec& codec, const DeviceSourc
   BDN_ASSIGN_OR_RETURN(const DeviceCodec* const kernels, KernelsOf(codec));
   const size_t most = codec.MaxEncodedBytes(source.n, source.dtype);
   const size_t bytes = kPayloadOffset + most;
-  // Before the lane, which waits for the copy into it when it ends.
+  // Declared before the lane, whose destructor waits for the copy into them.
   EncodeResult of_result;
   auto pinned = pinned_->Take(bytes);
   BDN_ASSIGN_OR_RETURN(Lease lane, TakeLane());
@@ -159,6 +162,9 @@ absl::StatusOr<size_t> CodecDevice::Encode(const Codec& codec, const DeviceSourc
                                       {.payload = payload,
                                        .scratch = lane->scratch.memory.get(),
                                        .result = reinterpret_cast<EncodeResult*>(begin)}));
+  // With a pinned block, the whole buffer is copied at once, before its length is known: one longer
+  // copy costs less than a wait between two. Without one, the slower ring copies the length first,
+  // then only the bytes used.
   const MutableByteSpan result = std::as_writable_bytes(std::span(&of_result, 1));
   if (pinned.ok()) {
     const MutableByteSpan copied = pinned->bytes().first(bytes);
@@ -191,7 +197,8 @@ absl::Status CodecDevice::Upload(Lane* lane, ByteSpan payload,
 
 absl::Status CodecDevice::Decode(const Codec& codec, ByteSpan payload, const DeviceTarget& to) {
   BDN_ASSIGN_OR_RETURN(const DeviceCodec* const kernels, KernelsOf(codec));
-  std::optional<PinnedPool::Block> block;  // before the lane, which waits for the copy out of it
+  // Declared before the lane, whose destructor waits for the copy out of it.
+  std::optional<PinnedPool::Block> block;
   BDN_ASSIGN_OR_RETURN(Lease lane, TakeLane());
   BDN_RETURN_IF_ERROR(Upload(lane.get(), payload, &block));
   BDN_RETURN_IF_ERROR(kernels->Decode(*device_, lane->stream, lane->payload.memory.get(), to));
@@ -221,8 +228,8 @@ absl::Status CodecDevice::Owe(const Codec& codec, ByteSpan payload, size_t n, fl
 void CodecDevice::SayThatMemoryIsOut(const std::string& tensor, const absl::Status& status) {
   if (has_said_.exchange(true)) return;
   LogWarning(
-      "tensor '%s' is encoded by processors, as all are that find no memory on %s: %s (leave some, or "
-      "set codec-device=cpu)",
+      "tensor '%s' is encoded by processors, as all are that find no memory on %s: %s (leave some, "
+      "or set codec-device=cpu)",
       tensor, device_->name(), status.message());
 }
 

@@ -41,7 +41,8 @@ constexpr MetricRow<Counts> kMetrics[] = {
      [](const Counts& now) { return now.unpinned; }},
 };
 
-// What has no data is the host's, whatever its place says.
+// Returns whether a push is of a device. A push without data is handled as the host's, whatever its
+// place says.
 bool IsOfDevice(const DeviceExchanges::Push& push) {
   return push.place.ordinal != DevicePlace::kHost && push.request.data.data != nullptr;
 }
@@ -50,21 +51,22 @@ absl::Status WhileClosing() { return Cancelled("the worker is being closed"); }
 
 }  // namespace
 
-// A device with what its tensors go through.
+// A device, with the streams, the memory and the threads that its tensors go through.
 struct DeviceExchanges::Device {
   Device(std::unique_ptr<ComputeDevice> opened, const Options& options)
       : compute(std::move(opened)),
         pinned(*compute, options.max_pinned_bytes),
-        ring(
-            compute.get(),
-            [name = compute->name()](const absl::Status& why) {
-              LogWarning(
-                  "%s: no memory of the host can be pinned, so that what finds none is copied slowly, by a thread "
-                  "that keeps a processor busy: %s (leave the host some memory)",
-                  name, why.message());
-            }),
+        ring(compute.get(),
+             [name = compute->name()](const absl::Status& why) {
+               LogWarning(
+                   "%s: no memory of the host can be pinned, so that what finds none is copied "
+                   "slowly, by a thread that keeps a processor busy: %s (leave the host some "
+                   "memory)",
+                   name, why.message());
+             }),
         codecs(compute.get(), &pinned, &ring, options.max_device_bytes) {}
   ~Device() {
+    // Lanes first: their threads use the streams and events.
     lane_back.reset();
     lane_out.reset();
     for (const DeviceEvent event : free_events) compute->FreeEvent(event);
@@ -106,41 +108,44 @@ struct DeviceExchanges::Device {
   Mutex mu;
   std::vector<DeviceEvent> free_events ABSL_GUARDED_BY(mu);
   bool has_warned ABSL_GUARDED_BY(mu) = false;
-  // Of its own, so that a stream of another device that is late keeps nothing of this one waiting.
+  // Each device has lanes of its own, so that a late stream of one device delays no tensor of
+  // another.
   std::unique_ptr<Lane> lane_out;
   std::unique_ptr<Lane> lane_back;
 };
 
-// One tensor on its way. Who has it in hand (its pusher, a lane, the client) changes it without a lock,
-// but for what waits look at.
+// One tensor on its way. Its owner (the pushing thread, a lane, the client) changes it without a
+// lock, except for the members that waits read.
 struct DeviceExchanges::Ticket {
   ~Ticket() {
     if (has_event) device->GiveBack(event);
   }
 
   TicketId id = 0;
-  PushRequest request;  // until the client has it; its data is what that reads and writes
+  // Moved to the client when the exchange begins. Its data is the memory that the client reads and
+  // writes.
+  PushRequest request;
   uint32_t tensor = 0;
   std::string name;  // of the tensor
   std::shared_ptr<const Codec>
       codec;                 // of its pushes, where a device can stand for the host; else null
-  Device* device = nullptr;  // null: it is the host's, and only waits for what is before it
-  void* data = nullptr;      // the device's, where it is copied
-  bool stays = false;        // it is encoded there
+  Device* device = nullptr;  // null: it is the host's, and only waits for the pushes before it
+  void* data = nullptr;      // in the device's memory, if it is copied
+  bool stays = false;        // it is encoded on the device
   std::optional<PinnedPool::Block> pinned;
   std::unique_ptr<std::byte[]> unpinned;
   MutableByteSpan staging;
   bool has_event = false;
-  DeviceEvent event;  // the last that its streams are asked for
+  DeviceEvent event;  // the last point of its streams that was recorded
   std::function<void(TicketId ticket, const absl::StatusOr<PushResult>& result)> done;
 
   enum class Stage { kLeaving, kExchanging, kComingBack, kDone };
-  // Under the lock of the exchanges.
+  // Guarded by DeviceExchanges::mu_.
   Stage stage = Stage::kLeaving;
-  TicketId inner = 0;  // the client's
+  TicketId inner = 0;  // the client's ticket
   absl::StatusOr<PushResult> result = PushResult();
 
-  // The error, with the tensor's name.
+  // Returns the error with the tensor's name.
   absl::Status Named(const absl::Status& status) const {
     return WithFields(status, {.tensor = name, .stage = "copy"});
   }
@@ -193,6 +198,9 @@ absl::StatusOr<DeviceExchanges::Device*> DeviceExchanges::DeviceOf(int ordinal) 
 absl::Status DeviceExchanges::PushPullAll(std::span<Push> pushes, std::vector<TicketId>* tickets) {
   tickets->clear();
   tickets->reserve(pushes.size());
+  // Pushes of the host's tensors go to the client in one call, unless a push of the same tensor is
+  // still leaving its device: then they queue behind it, because the order of a tensor's pushes is
+  // that of its steps.
   const auto goes_straight = [this](const Push& push) {
     if (IsOfDevice(push)) return false;
     MutexLock lock(&mu_);
@@ -246,19 +254,22 @@ absl::StatusOr<TicketId> DeviceExchanges::Leave(Push* push) {
   if (is_closed_) return WhileClosing();
   Leaving& leaving = leaving_[ticket->tensor];
   if (leaving.lane == nullptr) {
-    // What was before it has begun meanwhile, or it is the tensor's first.
+    // The tensor's earlier pushes have begun meanwhile, or this is its first. A tensor of the host
+    // has no device; any lane will do.
     Device* const device = is_of_device ? ticket->device : devices_.begin()->second.get();
     leaving.lane = device->lane_out.get();
   }
   ++leaving.count;
   ticket->id = ++last_ticket_;
   tickets_[ticket->id] = ticket;
-  // Under the lock, so that two of one tensor are posted in the order in which they were counted.
+  // Under the lock, so that two pushes of one tensor are posted in the order in which they were
+  // counted.
   leaving.lane->Post(std::move(item));
   return ticket->id;
 }
 
-// Puts the copy into our stream, unless it must be waited for.
+// Puts the copy to the host into a stream of ours, unless a thread must carry it out. The caller's
+// thread waits for nothing.
 absl::Status DeviceExchanges::CopyOut(Ticket* ticket, DeviceStream stream) {
   Device& device = *ticket->device;
   ComputeDevice& compute = *device.compute;
@@ -266,11 +277,12 @@ absl::Status DeviceExchanges::CopyOut(Ticket* ticket, DeviceStream stream) {
   if (is_capturing) {
     return FailedPrecondition(
         "its stream is being captured into a CUDA graph, which cannot hold an exchange: push "
-        "outside of "
-        "the graph (torch.cuda.graph, make_graphed_callables)");
+        "outside of the graph (torch.cuda.graph, make_graphed_callables)");
   }
   BDN_ASSIGN_OR_RETURN(ticket->event, device.TakeEvent());
   ticket->has_event = true;
+  // The caller's stream has made the data at this point; the stream of ours waits for it, and the
+  // caller's goes on.
   BDN_RETURN_IF_ERROR(compute.Record(ticket->event, stream));
   BDN_ASSIGN_OR_RETURN(ticket->stays, StaysOnDevice(ticket));
   if (ticket->stays) {
@@ -309,6 +321,8 @@ absl::Status DeviceExchanges::CopyOut(Ticket* ticket, DeviceStream stream) {
     }
     if (ticket->unpinned != nullptr) ++unpinned_;
   }
+  // Memory that is not pinned cannot be copied to by a stream: OnLeft copies it by the ring when
+  // the caller's stream is here.
   if (ticket->request.absent || ticket->unpinned != nullptr) return absl::OkStatus();
   BDN_RETURN_IF_ERROR(compute.WaitFor(ticket->event, device.out));
   BDN_RETURN_IF_ERROR(compute.CopyToHost(device.out, ticket->data, ticket->staging));
@@ -324,6 +338,7 @@ absl::StatusOr<bool> DeviceExchanges::StaysOnDevice(Ticket* ticket) const {
   if (!works.ok() || codec == nullptr) return false;
   if (options_.codecs == CodecPlace::kDevice) return true;
   const MutableView& data = ticket->request.data;
+  // See CodecPlace.
   return codec->MaxEncodedBytes(data.n, data.dtype) <= data.n * DTypeSize(data.dtype) / 2;
 }
 
@@ -349,13 +364,15 @@ void DeviceExchanges::OnLeft(std::vector<Lane::Item> items) {
   std::vector<PushRequest> requests;
   for (const auto& ticket : ready) {
     requests.push_back(std::move(ticket->request));
+    // The callback holds the ticket, which the caller may give up before.
     requests.back().done = [this, ticket](TicketId, const absl::StatusOr<PushResult>& result) {
       OnAnswer(ticket, result);
     };
     MutexLock lock(&mu_);
     ticket->stage = Ticket::Stage::kExchanging;
   }
-  // One that is refused does not keep the others from leaving.
+  // A request that is refused does not keep the others from starting: the call is repeated behind
+  // it.
   std::vector<TicketId> opened;
   for (size_t begun = 0; begun < ready.size(); begun += opened.size()) {
     const absl::Status status = client_->PushPullAll(std::span(requests).subspan(begun), &opened);
@@ -393,7 +410,8 @@ void DeviceExchanges::OnAnswer(const std::shared_ptr<Ticket>& ticket,
     MutexLock lock(&mu_);
     bytes_back_ += ticket->staging.size();
     ticket->result = *result;
-    // What goes by the ring has no event that a stream could wait for: it is there when it is done.
+    // A copy by the ring has no event for which a stream could wait: the result is there when the
+    // copy is done.
     if (ticket->unpinned == nullptr) ticket->stage = Ticket::Stage::kComingBack;
     changed_.SignalAll();
   }
@@ -455,6 +473,7 @@ absl::Status DeviceExchanges::WaitAll(std::span<const TicketId> tickets,
       ++i;
       continue;
     }
+    // A run of tickets of the client is waited for in one call.
     const auto end = std::find_if(tickets.begin() + i, tickets.end(), IsOurs);
     const auto theirs = tickets.subspan(i, end - tickets.begin() - i);
     const absl::Status status = client_->WaitAll(theirs, deadline - clock_->Now(), &of_client);
@@ -476,7 +495,7 @@ std::optional<absl::StatusOr<PushResult>> DeviceExchanges::Wait(TicketId id,
     const bool comes_back = ticket->stage == Ticket::Stage::kComingBack;
     if (ticket->stage == Ticket::Stage::kDone || (comes_back && stream != nullptr)) {
       tickets_.erase(found);
-      // Under the lock: the event is still of this ticket.
+      // Under the lock: the event still belongs to this ticket, which returns it when it ends.
       if (comes_back) {
         const absl::Status status = ticket->device->compute->WaitFor(ticket->event, *stream);
         if (!status.ok()) return ticket->Named(status);
@@ -552,6 +571,7 @@ void DeviceExchanges::Stop() {
     MutexLock lock(&mu_);
     for (const auto& [ordinal, device] : devices_) lanes.push_back(device->lane_out.get());
   }
+  // Without the lock, which the lanes' threads take.
   for (Lane* const lane : lanes) lane->Stop();
 }
 

@@ -16,23 +16,23 @@
 
 namespace bdn {
 
-// A thread that waits for points in devices' streams, one after the other in the order in which they
-// were posted, and tells of each that was passed. Thread-safe.
+// A thread that waits for points in devices' streams, one after the other in the order in which
+// they were posted, and reports those that were passed. Thread-safe.
 template <typename T>
 class EventLane {
  public:
   struct Item {
     T what;
-    ComputeDevice* device = nullptr;  // null: there is nothing to wait for
+    ComputeDevice* device = nullptr;  // null: nothing is to be waited for
     DeviceEvent event;
-    absl::Status status;  // once it was waited for
+    absl::Status status;  // the result of the wait
   };
-  // Runs on the lane's thread, under no lock, with all that were passed meanwhile.
+  // Called on the lane's thread, under no lock, with all items passed meanwhile.
   using PassedFn = std::function<void(std::vector<Item> items)>;
 
   EventLane(const char* thread_name, PassedFn passed)
       : passed_(std::move(passed)), thread_(StartThread(thread_name, [this] { Run(); })) {}
-  // Waits for all that was posted.
+  // Waits for all posted items.
   ~EventLane() { Stop(); }
   EventLane(const EventLane&) = delete;
   EventLane& operator=(const EventLane&) = delete;
@@ -42,7 +42,7 @@ class EventLane {
     items_.push_back(std::move(item));
     changed_.SignalAll();
   }
-  // Waits for all that was posted; nothing may be posted afterwards. Idempotent.
+  // Waits for all posted items; none may be posted afterwards. Idempotent.
   void Stop() {
     {
       MutexLock lock(&mu_);
@@ -63,7 +63,7 @@ class EventLane {
       passed_(std::exchange(passed, {}));
     }
   }
-  // False: it is stopped, and nothing is left.
+  // Takes the next item, waiting for one. Returns false if the lane is stopped and none is left.
   bool TakeNext(std::vector<Item>* to) {
     MutexLock lock(&mu_);
     while (items_.empty() && !stopping_) changed_.Wait(&mu_);
@@ -77,7 +77,7 @@ class EventLane {
     const Item& next = items_.front();
     if (next.device != nullptr) {
       const absl::StatusOr<bool> is_done = next.device->IsDone(next.event);
-      if (!is_done.ok() || !*is_done) return false;  // Await says what is wrong
+      if (!is_done.ok() || !*is_done) return false;  // Await will return the error
     }
     Take(to);
     return true;
@@ -92,7 +92,7 @@ class EventLane {
   CondVar changed_;
   std::deque<Item> items_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::thread thread_;  // last: it uses all of the above
+  std::thread thread_;  // declared last: it uses the members above
 };
 
 }  // namespace bdn

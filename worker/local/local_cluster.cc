@@ -27,13 +27,13 @@ absl::StatusOr<JobConfig> ReadJobConfig(const Config& config) {
   return job;
 }
 
-// Of the settings of servers, those that mean something within a process.
+// The settings of servers that mean something within one process.
 constexpr std::string_view kServerSettings[] = {"max-bytes-in-flight", "max-bytes-queued",
                                                 "quality-every", "quality-guard"};
 
 struct ClusterConfig {
   JobConfig job;
-  Server::Options server;  // what all have alike
+  Server::Options server;  // the options that all servers share
 };
 
 absl::StatusOr<ClusterConfig> ReadClusterConfig(const std::vector<std::string>& flags) {
@@ -87,11 +87,14 @@ LocalCluster::LocalCluster(const JobConfig& config, const Server::Options& serve
     node.transport = make_transport_();
     Server::Options options = server;
     options.listen = absl::StrFormat("loopback://server-%d", i);
+    // Workers are created by callers, at any time.
     options.join_timeout = absl::InfiniteDuration();
     options.join.wanted_rank = i;
     options.join.host = absl::StrFormat("server %d of this process", i);
     node.server = std::make_unique<Server>(options, &node.telemetry, node.control.get(),
                                            node.transport.get());
+    // Start waits until all nodes have joined, so it must not run on the caller's thread, which has
+    // yet to make the workers.
     node.starter = std::thread([server = node.server.get(), i] {
       const absl::Status status = server->Start();
       if (!status.ok()) LogDebug("server %d: %s", i, status.message());

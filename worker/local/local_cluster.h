@@ -18,18 +18,20 @@
 
 namespace bdn {
 
-// A scheduler and servers on threads of this process, joined by a loopback network: the real state
-// machines and shells, without sockets. Thread-safe. Its workers must be gone before it is.
+// A scheduler and servers on threads of this process, joined by a loopback network. It runs the
+// real state machines and threads, without sockets. Thread-safe. Its workers must be destroyed
+// before it is.
 class LocalCluster {
  public:
   using TransportFactory = std::function<std::unique_ptr<Transport>()>;
 
-  // Settings as flags ("--workers=4"): the scheduler's, and of each server `shards`,
-  // `max-bytes-in-flight`, `max-bytes-queued`, `quality-every` and `quality-guard`.
+  // Makes a cluster from settings, given as flags ("--workers=4"): those of the scheduler, and for
+  // each server `shards`, `max-bytes-in-flight`, `max-bytes-queued`, `quality-every` and
+  // `quality-guard`.
   static absl::StatusOr<std::unique_ptr<LocalCluster>> Create(
       const std::vector<std::string>& flags);
-  // Over another network, whose transports know "loopback://" addresses and which outlives the
-  // cluster.
+  // Makes a cluster over another network, which outlives the cluster, and whose transports know
+  // "loopback://" addresses.
   static absl::StatusOr<std::unique_ptr<LocalCluster>> Create(const std::vector<std::string>& flags,
                                                               TransportFactory make_transport);
   ~LocalCluster();
@@ -38,7 +40,7 @@ class LocalCluster {
 
   std::unique_ptr<ControlPlane> Connect() { return scheduler_.Connect(); }
   std::unique_ptr<Transport> MakeTransport() { return make_transport_(); }
-  // What all servers hold. REQUIRES: a worker has joined.
+  // Returns the bytes that all servers hold. REQUIRES: a worker has joined.
   HeldBytes held() const;
 
  private:
@@ -53,7 +55,7 @@ class LocalCluster {
   LocalCluster(const JobConfig& config, const Server::Options& server,
                std::unique_ptr<LoopbackNetwork> network, TransportFactory make_transport);
 
-  const std::unique_ptr<LoopbackNetwork> network_;  // null when somebody else has it
+  const std::unique_ptr<LoopbackNetwork> network_;  // null with another network
   const TransportFactory make_transport_;
   const SteadyClock clock_;
   LocalScheduler scheduler_;
