@@ -305,6 +305,27 @@ TEST(SharedMemory, NobodyElseCanWriteToWhatIsMadeHere) {
   EXPECT_NE(ftruncate(memory->fd(), 0), 0);
 }
 
+TEST(ShmArena, AsksAgainForPagesThatThereWereNone) {
+  constexpr size_t kBytes = size_t{1} << 16;
+  ShmArena arena;
+  arena.Enable();
+  std::byte* const first = arena.Allocate(kBytes);
+  ASSERT_NE(first, nullptr);
+  // Without its mapping the system refuses the block after it as where no memory is left.
+  std::byte* const next = first + kBytes;
+  ASSERT_EQ(munmap(next, kBytes), 0);
+  EXPECT_EQ(arena.Allocate(kBytes), nullptr);
+  ASSERT_EQ(
+      mmap(next, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_ANONYMOUS, -1, 0),
+      next);
+  EXPECT_EQ(arena.Allocate(kBytes), next);
+  std::vector<unsigned char> is_present(kBytes / 4096);
+  ASSERT_EQ(mincore(next, kBytes, is_present.data()), 0);
+  for (const unsigned char page : is_present) EXPECT_EQ(page & 1, 1);
+  arena.Free(next, kBytes);
+  arena.Free(first, kBytes);
+}
+
 TEST(ShmArena, GivesBackWhatWasFreed) {
   ShmArena arena;
   EXPECT_EQ(arena.Allocate(4096), nullptr);  // not enabled

@@ -86,6 +86,12 @@ std::byte* ShmArena::Allocate(size_t size) {
     return block;
   }
   MemoryReserve::OnAsked(false);
+  {
+    // Before the block is free: whoever has it next must ask for these pages again.
+    MutexLock lock(&mu_);
+    Segment& segment = segments_[IndexOf(block)];
+    segment.touched = std::min(segment.touched, end - taken.untouched);
+  }
   Free(block, size);
   return nullptr;
 }
