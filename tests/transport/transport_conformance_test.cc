@@ -8,12 +8,13 @@
 
 #include "common/base/secret.h"
 #include "common/transport/loopback.h"
-#include "tests/support/scripted_loopback.h"
 #include "common/transport/shm/shm_transport.h"
 #include "common/transport/throttled.h"
 #include "common/transport/transport.h"
 #include "common/transport/zmq/zmq_transport.h"
 #include "gmock/gmock.h"
+#include "tests/support/scripted_loopback.h"
+#include "tests/transport/test_transports.h"
 #include "tests/transport/transport_fixture.h"
 
 #ifdef BDN_HAS_FABRIC
@@ -133,6 +134,28 @@ class ThrottledFabric final : public Fabric {
   const SteadyClock clock_;
   Inner inner_;
 };
+
+// The open transport of one row of the tables, which listens at a path.
+class TabledFabric final : public Fabric {
+ public:
+  explicit TabledFabric(std::string scheme) : scheme_(std::move(scheme)) {}
+  std::unique_ptr<Transport> MakeTransport() override {
+    return *bdn::MakeTransport(scheme_, {.clock = &kClock, .security = LinkSecurity::kOpen},
+                               kTestTransports);
+  }
+  std::string NewAddress() override {
+    return absl::StrCat(scheme_, "://", directory_.path(), "/", ++last_name_);
+  }
+
+ private:
+  const std::string scheme_;
+  TempDir directory_;
+  int last_name_ = 0;
+};
+
+std::function<std::unique_ptr<Fabric>()> Tabled(const std::string& scheme) {
+  return [scheme] { return std::make_unique<TabledFabric>(scheme); };
+}
 
 struct FabricParam {
   const char* name;
@@ -411,6 +434,54 @@ TEST_P(TransportTest, CarriesTheFramesOfManyThreads) {
     ExpectSameFrame(frame, FrameOf(frame.header.step, size_of(frame.header.step)));
   }
   completions_.WaitForAll();
+}
+
+// Each end writes more than the way between them holds while the other does: an end that writes before it
+// reads would wait for ever.
+TEST_P(TransportTest, CarriesLongFramesBothWaysAtOnce) {
+  const ConnectionId to_server = StartBoth();
+  Send(client_.get(), to_server, FrameOf(0, 10));
+  const ConnectionId to_client = server_inbox_.WaitFor(1).at(0).from;
+  const Frame frame = FrameOf(1, size_t{4} << 20);
+  for (int i = 0; i < 4; ++i) {
+    Send(client_.get(), to_server, frame);
+    Send(server_.get(), to_client, frame);
+  }
+  ExpectSameFrame(server_inbox_.WaitFor(5).back().frame, frame);
+  ExpectSameFrame(client_inbox_.WaitFor(4).back().frame, frame);
+  for (const absl::Status& status : completions_.WaitForAll()) EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST_P(TransportTest, LosesNothingOfManyConnectorsAtOnce) {
+  constexpr size_t kConnectors = 4;
+  constexpr size_t kFrames = 100;
+  StartServer(server_inbox_.Handler());
+  Admission admission = Everybody();
+  std::vector<std::unique_ptr<Transport>> others;
+  for (size_t i = 0; i < kConnectors; ++i) {
+    others.push_back(fabric_->MakeTransport());
+    admission.keys.push_back(others.back()->public_key());
+  }
+  server_->Admit(admission);
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < kConnectors; ++i) {
+    threads.emplace_back([&, i] {
+      others[i]->Start([](ConnectionId, Frame) {});
+      const ConnectionId to_server = *others[i]->Connect(Server());
+      for (Step step = 0; step < kFrames; ++step) {
+        Send(others[i].get(), to_server, FrameOf(i * kFrames + step, step * 300));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::vector<bool> seen(kConnectors * kFrames);
+  for (const auto& [from, frame] : server_inbox_.WaitFor(seen.size())) {
+    EXPECT_FALSE(seen.at(frame.header.step));
+    seen.at(frame.header.step) = true;
+    ExpectSameFrame(frame, FrameOf(frame.header.step, frame.header.step % kFrames * 300));
+  }
+  completions_.WaitForAll();
+  for (const auto& other : others) CloseAndJoin(other.get());
 }
 
 TEST_P(TransportTest, EndsEverySendOnceWhenItIsClosed) {
@@ -723,6 +794,7 @@ INSTANTIATE_TEST_SUITE_P(
                     FabricParam{"ZmqIpcAuthenticated",
                                 Make<IpcFabric<LinkSecurity::kAuthenticated>>},
                     FabricParam{"ZmqIpcEncrypted", Make<IpcFabric<LinkSecurity::kEncrypted>>},
+                    FabricParam{"IpcOfTheTable", Tabled("ipc")},
                     FabricParam{"Shm", Make<ShmFabric<LinkSecurity::kOpen>>},
                     FabricParam{"ShmAuthenticated", Make<ShmFabric<LinkSecurity::kAuthenticated>>},
                     FabricParam{"ThrottledLoopback", Make<ThrottledFabric<LoopbackFabric>>},
