@@ -79,7 +79,7 @@ KINDS = {
     "A codec": (CODECS, {"compressors/", "compressors/codec.h", "tests/compressors/"}),
     "An update rule": (RULES, {"server/rules/", "server/rules/make_update_rule.cc", "docs/algorithms.md",
                                "python/bandoneon/torch/", "tests/bench/rules_bench.cc"}),
-    "A transport": (SCHEMES, {"common/transport/", "docs/layers.txt", "worker/c_api/connect.cc",
+    "A transport": (SCHEMES, {"common/transport/", "docs/layers.txt", "worker/host/worker_join.cc",
                               "docs/thread_model.md"}),
     "A command": (COMMANDS, {"cli/", "cli/commands.h"}),
     "A field of the frame's header": (FIELDS, {"common/wire/headers.h", "tests/golden/frames.txt"}),
