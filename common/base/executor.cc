@@ -39,8 +39,8 @@ class PoolExecutor final : public Executor {
   }
 
  private:
-  // A task that is posted after the pool began to close is run by its own thread, if by no other: a
-  // thread ends only when it finds the queue empty.
+  // A task that a running task posts after the pool began to close is run, if by no other thread,
+  // by that of the running task: a thread ends only when it finds the queue empty.
   void Run() {
     while (const std::function<void()> task = TakeTask()) {
       const FloatGuard guard;

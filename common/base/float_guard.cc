@@ -26,7 +26,7 @@ void WriteControl(uint64_t control) { asm volatile("msr fpcr, %0" : : "r"(contro
 }  // namespace
 
 FloatGuard::FloatGuard() : saved_(ReadControl()) {
-  // Writing the register stalls the processor, so it is written only where it differs.
+  // The register is read at every entry, and written only where it differs.
   if (saved_ != kDefaultControl) WriteControl(kDefaultControl);
 }
 

@@ -18,8 +18,9 @@ namespace bdn {
 // holds no caller up. As long as the descriptor accepts text, Write returns only when its text is
 // written: a process that dies in the next instant has said its last line. Once a text has waited
 // for `patience`, no caller waits any more until all has been written. A text that would make more
-// than `most_bytes` wait is dropped, and counted in a line of its own as soon as there is room
-// again. Thread-safe.
+// than `most_bytes` wait is dropped, and counted in a line of its own once all texts before it are
+// written. Where the system lets no thread start, Write writes by itself, and may wait.
+// Thread-safe.
 class LogWriter {
  public:
   struct Options {

@@ -13,8 +13,9 @@ class PauseWatch {
   // The owner must call OnAwake at least once in each `interval`.
   explicit PauseWatch(absl::Duration interval) : interval_(interval) {}
 
-  // Returns how long the process was held up before `now`: the time since the last call, where that
-  // is more than twice the interval, because nothing is known of all of it; otherwise zero.
+  // Returns how long the process was held up before `now`, or zero. Where the last call is more
+  // than twice the interval ago, that is all of the time since then, because nothing is known of
+  // it.
   absl::Duration OnAwake(absl::Time now) {
     const absl::Duration gap = now - last_;
     const bool is_first = last_ == absl::InfinitePast();

@@ -11,8 +11,8 @@
 namespace bdn {
 namespace {
 
-// A scope in which this thread blocks all signals: a thread inherits the mask of the one that makes
-// it, so no signal can come before the new thread blocks it itself.
+// A scope in which this thread blocks all signals. A thread inherits the mask of the one that makes
+// it, so a thread that is made in this scope blocks all of them from its first instruction on.
 class NoSignals {
  public:
   NoSignals() {

@@ -166,7 +166,7 @@ void StageTimes::Add(Stage stage, const StageCount& more) {
   }
   cell.bytes.fetch_add(more.bytes, std::memory_order_relaxed);
   cell.wall_ns.fetch_add(more.wall_ns, std::memory_order_relaxed);
-  // An atomic addition of 0 costs as much as any other, and most phases use no CPU time.
+  // An atomic addition of 0 costs as much as any other, and phases that only wait have no CPU time.
   if (more.cpu_ns > 0) cell.cpu_ns.fetch_add(more.cpu_ns, std::memory_order_relaxed);
 }
 
