@@ -131,7 +131,7 @@ absl::StatusOr<uint64_t> Declarations::Declare(const RosterMember& member, Decla
   }
   Latest& latest = latest_[member.node];
   const uint64_t number = latest.next_batch;
-  // An open batch may still be ended: the worker may be in it already.
+  // An open batch is not refused: the worker may be in it already.
   if (leaving_.count(member) > 0 && batches_.count(number) == 0) {
     return Aborted("declaring tensors: %s is leaving the job", NameOf(member));
   }

@@ -83,7 +83,7 @@ void Job::Withdraw(const WaitingCall& call) {
       return;
     }
     case WaitSubject::Kind::kLeave:
-      // A worker that gives up waiting for the others has left without them.
+      // A worker that gives up waiting to leave counts as lost, which fails the job for the others.
       leaving_.Withdraw(MemberOf(call.node));
       Lost(call.node, "gave up waiting to leave");
       return;
@@ -338,8 +338,8 @@ CallId Job::ArriveAtBarrier(NodeId node, const std::string& name, absl::Time dea
   if (barrier->second.full()) {
     EndBarrier(name, absl::OkStatus());
   } else if (is_new) {
-    // The other workers that are leaving were checked against all open barriers when they said so;
-    // this one is new, and one of them is enough to end it.
+    // A worker that leaves ends the barriers that are open then without it. This barrier is new, so
+    // none has done that yet, and one of those that are leaving is enough.
     for (const RosterMember& leaving : leaving_.present()) {
       if (leaving == member) continue;
       AbortIfLeaving(name, leaving);

@@ -159,7 +159,7 @@ class Job {
   void ChangeForAll() { ++revision_.all; }
   void ChangeForServers() { ++revision_.servers; }
   void Fail(absl::Status failure);
-  // Undoes the effect of a call whose wait has ended without an answer.
+  // Undoes the effect of a call that has waited in vain: its deadline came, or it was cancelled.
   void Withdraw(const WaitingCall& call);
   // Ends the wait of a call whose deadline has come, or which is cancelled.
   void EndWait(CallId call_id, const absl::Status& status);

@@ -30,7 +30,8 @@ class CallHandler {
 
 // One call from its arrival to the end of its answer. Its name and metadata alone decide whether it
 // may be made; only then is its request read, and parsed by its handler. Deletes itself once its
-// last operation and the notice of its end have come back. Thread-safe as its members say.
+// last operation and the notice of its end have come back. The comments of its members say on which
+// threads these run.
 class ServerCall final {
  public:
   // Waits for the next call, and then for the one after it, until the queue is shut.

@@ -10,8 +10,9 @@
 
 namespace bdn {
 
-// A call with one request and one reply, from its request to its answer. Finish may be called on
-// JobHost's thread; all else runs on the thread that serves the call.
+// A call with one request and one reply, from its request to its answer. reply() and Finish may be
+// called on JobHost's thread, by the callback that answers; all else runs on the thread that serves
+// the call.
 template <typename Request, typename Reply>
 class UnaryCall final : public CallHandler {
  public:

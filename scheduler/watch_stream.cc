@@ -125,7 +125,7 @@ bool WatchStream::NextEvent(const Job::View& view, wire::Event* event) {
 void WatchStream::Step() {
   if (writing_ || finishing_ || over_) return;
   const Job::View view = core_->host()->ViewOf(caller_.node());
-  // After its failure, or once it has left, a node is told nothing more: the stream ends.
+  // A node that has left, or was told that the job failed, is told nothing more: the stream ends.
   if (view.left || sent_.failure) return Finish(absl::OkStatus());
   wire::Event event;
   if (!NextEvent(view, &event)) return;

@@ -28,7 +28,8 @@ enum class KeyKind : uint8_t {
 // A worker's declaration of a tensor, made before its first use. Every worker must declare the
 // same.
 struct TensorDeclaration {
-  // Unique in the job, at most kMaxNameBytes, or as the scheduler's max-name-bytes allows.
+  // Unique in the job. At most kMaxNameBytes; a scheduler lets no name pass that is longer than its
+  // setting max-name-bytes, which is 255 unless it is set.
   std::string name;
   DType dtype = DType::kFloat32;
   uint64_t elements = 0;

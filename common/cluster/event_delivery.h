@@ -25,9 +25,10 @@ class EventDelivery {
   EventDelivery(ControlPlane::Events events, Fetch fetch)
       : events_(std::move(events)), fetch_(std::move(fetch)) {}
 
-  // Delivers one event. After OK more may come. Otherwise the job is over for this node, and the
-  // event reached no callback: the scheduler told of a failure, sent an impossible event, or did
-  // not let the catalogue be fetched.
+  // Delivers one event. After OK more may come. Otherwise the job is over for this node: the
+  // scheduler told of a failure, sent an impossible event, or did not let the catalogue be fetched.
+  // Then the event reached no callback, except that on_catalogue may have been called for the
+  // versions that were fetched before the one that could not be.
   absl::Status Deliver(const bandoneon::control::Event& event);
   // Delivers the failure of the job. To be called once, last.
   void DeliverFailure(const absl::Status& failure) const;

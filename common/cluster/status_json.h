@@ -18,8 +18,8 @@ namespace bdn {
 //             "step", "bytes_sent", "bytes_received", "seconds_since_heard", "keys", "key_bytes",
 //             "server_bytes", "held", "stages"}]}
 // "held" is for servers only: {"total", "weights", "replicas", "moments", "residuals", "sums",
-// "waiting", "replies", "values"}, in bytes, as of the last heartbeat; "replies" includes the last
-// reply, which is kept until the next step closes. "stages" is {NAME: {"items", "bytes", "wall_ns",
+// "waiting", "replies", "values"}, in bytes, as the server counted them when it last sent a reply,
+// or gave up keys, before its last heartbeat. "stages" is {NAME: {"items", "bytes", "wall_ns",
 // "cpu_ns"}} for all phases of the role, since the node joined and as of its last heartbeat. Where
 // the reply has a history, there is "history": {"steps_per_second", "waits", "windows", "curves",
 // "quality", "events"}; docs/status_page.md describes it. InvalidArgument for a reply that no
