@@ -134,8 +134,8 @@ absl::StatusOr<KeyCodecs> MakeKeyCodecs(const KeyCodecsOptions& options) {
   codecs.pull_feedback = FeedbackOf(pull_link);
   codecs.reply = ReplyOf(pull_link, options);
   const bool aggregate = codecs.reply == ReplyKind::kAggregate;
-  // Encoded payloads add up only where both ways use one linear codec, and nothing is left out that
-  // a residual must keep.
+  // Encoded payloads are added up only where both ways use one linear codec, and where the replies
+  // keep no residual, which would be added to the sum first.
   codecs.adds_encoded = aggregate && push_link.codec->linear() &&
                         push_link.codec->spec() == pull_link.codec->spec() &&
                         !codecs.pull_feedback.on;

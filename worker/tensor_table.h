@@ -18,9 +18,8 @@ namespace bdn {
 
 // A tensor's part of one key.
 struct TensorPart {
-  KeyExchange*
-      // Valid under the table's lock, or while something of the key is in flight.
-      exchange;
+  // Valid under the table's lock, or while something of the key is in flight.
+  KeyExchange* exchange;
   Key key;          // the id of `exchange`
   size_t segment;   // the index of the part among the key's segments
   uint64_t offset;  // of the part's first element, in the tensor

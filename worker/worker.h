@@ -73,8 +73,8 @@ class Worker final : public Client {
 
   // Returns the job's configuration.
   const JobConfig& config() const { return joined_.config; }
-  // Returns its rank among the workers of the job, of which each is a host where daemons take part
-  // for their processes.
+  // Returns its rank among the workers that have joined. In a job of host daemons each of those is
+  // a daemon, which takes part for the processes of its machine.
   Rank place() const { return joined_.rank; }
   // Returns the servers as of the join.
   const std::vector<NodeInfo>& servers() const { return joined_.membership->servers; }

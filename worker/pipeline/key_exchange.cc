@@ -228,8 +228,8 @@ bool KeyExchange::GiveBack() {
 KeyExchange::Next KeyExchange::OnAnswer(const RequestTable::Outcome& outcome) {
   const absl::StatusOr<Frame>& frame = outcome.frame;
   // Transition OnAnswer -> the same request once more. It is not known whether the server has
-  // counted the push, and both guesses would be wrong in half the cases: a counted push that is
-  // undone would be sent twice by the residual, one that is not counted would be lost. The server
+  // counted the push, and either guess may be wrong: a counted push that is undone would be sent
+  // twice by the residual, one that is not counted would be lost. The server
   // knows, so it is asked until it answers, however often that takes (is_patient). The error tells
   // the pipeline to give the callers their tensors back.
   if (outcome.is_unknown) {

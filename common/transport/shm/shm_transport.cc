@@ -194,7 +194,7 @@ class ShmTransportImpl final : public ShmTransport {
   ShmListener listener_;
   std::vector<ConnectionPtr> connectors_;  // those that are not connected now
   std::vector<ConnectionPtr> up_;
-  bool lacks_memory_ = false;  // or slots: some frames wait
+  bool lacks_memory_ = false;  // whether frames wait for memory or for slots
   // Channels of connections that are over, by socket: their peers may still read what was sent.
   absl::flat_hash_map<int, std::shared_ptr<ShmChannel>> closing_;
 

@@ -136,8 +136,7 @@ void ZmqListener::FollowConnections() {
         break;
       }
       case MonitorEvent::Kind::kClosed:
-        // A connection that ends before it brings a message was refused, or never finished its
-        // handshake.
+        // A connection that ends before it brings a message counts as refused.
         if (!peers_.OnClosed(event->value)) owner_->counters->connections_refused.Add();
         break;
     }
