@@ -31,7 +31,7 @@ using SteadyClock = std::chrono::steady_clock;
 constexpr int kEchoes = 1000;
 constexpr size_t kEchoBytes = 64;
 constexpr size_t kChunkBytes = size_t{1} << 18;
-// A peer that never sends its last chunk must end some time.
+// An end that sends more than this without a last chunk is given up.
 constexpr uint64_t kMostBytes = uint64_t{64} << 30;
 constexpr char kMore = 'm';
 constexpr char kLast = 'l';

@@ -34,7 +34,8 @@ void AddStages(const StageRows& more, StageRows* sum);
 StageRows StagesSince(const StageRows& before, StageRows after);
 
 // Returns a table for people, by node or role: a row for each phase that had an item, with its wall
-// and CPU time an item, and its share of the wall time of all phases. Empty without items.
+// and CPU time an item, and its share of the wall time of all phases of that node or role. Empty
+// without items.
 std::string StageTable(const std::vector<std::pair<std::string, StageRows>>& nodes);
 
 }  // namespace bdn::cli
