@@ -1,17 +1,20 @@
 """The command `bandoneon` and the daemons: by their names after an installation, and as `python -m bandoneon`."""
 
+from __future__ import annotations
+
 import os
 import pathlib
 import sys
+from typing import NoReturn
 
 
-def program_paths(name="bandoneon"):
+def program_paths(name: str = "bandoneon") -> list[pathlib.Path]:
     """Where the program may be, most wanted first. All of them are in one folder."""
     here = pathlib.Path(__file__).resolve().parent
     return [here / "bin" / name, here.parent.parent / "build" / "release" / "bin" / name]
 
 
-def become(name):
+def become(name: str) -> NoReturn:
     """Runs the program in place of this process, with its arguments."""
     paths = program_paths(name)
     for path in paths:
@@ -20,19 +23,19 @@ def become(name):
     sys.exit(f"{name}: the program is at none of " + ", ".join(map(str, paths)) + "; build it (scripts/build)")
 
 
-def main():
+def main() -> NoReturn:
     become("bandoneon")
 
 
-def scheduler():
+def scheduler() -> NoReturn:
     become("bandoneon-scheduler")
 
 
-def server():
+def server() -> NoReturn:
     become("bandoneon-server")
 
 
-def worker():
+def worker() -> NoReturn:
     become("bandoneon-worker")
 
 

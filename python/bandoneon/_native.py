@@ -7,6 +7,7 @@ import enum
 import functools
 import os
 import pathlib
+from typing import Any, Callable, Mapping
 from ctypes import (
     POINTER,
     byref,
@@ -183,12 +184,12 @@ _FUNCTIONS = {
     "bdn_codec_traits": (c_int, [c_char_p, POINTER(c_uint32)]),
 }
 
-_library = None
+_library: ctypes.CDLL | None = None
 # Whether this process was forked from one that used the library: its threads did not come along.
 _forked = False
 
 
-def library_paths():
+def library_paths() -> list[pathlib.Path]:
     """Where the library may be, most wanted first."""
     here = pathlib.Path(__file__).resolve().parent
     chosen = os.environ.get("BANDONEON_LIBRARY")
@@ -200,7 +201,7 @@ def library_paths():
     ]
 
 
-def library():
+def library() -> ctypes.CDLL:
     """The loaded library. Calls through it drop the GIL."""
     global _library
     if _forked:
@@ -214,7 +215,7 @@ def library():
     return _library
 
 
-def _load():
+def _load() -> ctypes.CDLL:
     paths = library_paths()
     for path in paths:
         if path.exists():
@@ -237,50 +238,50 @@ def _load():
     return loaded
 
 
-def _after_fork():
+def _after_fork() -> None:
     global _forked
     _forked = True
 
 
-def last_error(code):
+def last_error(code: int) -> errors.BandoneonError:
     """The exception for what the last call on this thread returned."""
     lib = library()
     message = _text(lib.bdn_last_error()) or f"bandoneon failed with code {code}"
-    facts = {
+    facts: dict[str, str | int | None] = {
         field: _text(lib.bdn_last_error_field(field.encode())) or None
         for field in ("tensor", "step", "stage", "waiting_for")
     }
-    if facts["step"] is not None and facts["step"].isdigit():
-        facts["step"] = int(facts["step"])
+    step = facts["step"]
+    if isinstance(step, str) and step.isdigit():
+        facts["step"] = int(step)
     return errors.error_for_code(code, message, **facts)
 
 
-def check(code):
+def check(code: int) -> None:
     if code != OK:
         raise last_error(code)
 
 
-def c_text(what, text):
+def c_text(what: str, text: str) -> bytes:
     """`text` for C, where it would end at its first NUL; `what` it is goes into the error."""
     if "\0" in text:
         raise errors.InvalidArgument(f"{what} {text!r} contains NUL, which a name cannot have")
     return text.encode()
 
 
-def _guard_setting(guard):
-    known = {None: "off", "warn": "warn", "fall back": "fall-back"}
+def _guard_setting(guard: str | None) -> str:
+    known: dict[str | None, str] = {None: "off", "warn": "warn", "fall back": "fall-back"}
     if guard not in known:
         raise errors.InvalidArgument(f'guard={guard!r} is none of None, "warn" and "fall back"')
     return known[guard]
 
 
-def options(settings):
+def options(settings: Mapping[str, Any]) -> Options:
     """bdn_options of a dict of settings; underscores in names stand for dashes. guard=None, "warn" or "fall
     back" says quality_guard."""
     if "guard" in settings:
-        settings = {name: value for name, value in settings.items() if name != "guard"} | {
-            "quality-guard": _guard_setting(settings["guard"])
-        }
+        others = {name: value for name, value in settings.items() if name != "guard"}
+        settings = others | {"quality-guard": _guard_setting(settings["guard"])}
     lines = [
         c_text("setting", f"{name.replace('_', '-')}={_setting(value)}")
         for name, value in settings.items()
@@ -290,7 +291,7 @@ def options(settings):
     return Options(sizeof(Options), array, len(lines))
 
 
-def read_text(fill):
+def read_text(fill: Callable[[ctypes.Array[ctypes.c_char], int], int]) -> str:
     """What `fill(buffer, capacity) -> needed` writes."""
     buffer = ctypes.create_string_buffer(4096)
     needed = fill(buffer, len(buffer))
@@ -319,7 +320,7 @@ def codec_traits(spec: str) -> CodecTraits:
     return CodecTraits(traits.value)
 
 
-def check_rule(rule):
+def check_rule(rule: str) -> str:
     """The canonical form of an update rule; InvalidArgument says what is wrong with it."""
     capacity = len(rule) + 4096
     canonical = ctypes.create_string_buffer(capacity)
@@ -327,20 +328,20 @@ def check_rule(rule):
     return canonical.value.decode()
 
 
-def status_json(address, timeout, **settings):
+def status_json(address: str, timeout: float, **settings: Any) -> str:
     asked = options({"scheduler": address, **settings})
     needed = c_size_t(0)
 
-    def fill(buffer, capacity):
+    def fill(buffer: ctypes.Array[ctypes.c_char], capacity: int) -> int:
         check(library().bdn_status_json(byref(asked), timeout, buffer, capacity, byref(needed)))
         return needed.value
 
     return read_text(fill)
 
 
-def _setting(value):
+def _setting(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _text(value):
+def _text(value: bytes | None) -> str:
     return value.decode(errors="replace") if value else ""

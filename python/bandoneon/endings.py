@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import Callable
+from typing import Any, Callable, NoReturn
 
 _plain_exit = sys.exit
 _last_exit = (0, "")  # The status and the cause of the last sys.exit().
@@ -74,19 +74,19 @@ def finish_with_child(function: Callable[[BaseException | None], None]) -> bool:
 
 
 @functools.wraps(_plain_exit)
-def _noted_exit(status=None, /):
+def _noted_exit(status: Any = None, /) -> NoReturn:
     global _last_exit
     _last_exit = _status_of(status), _cause_of(status, sys.exc_info()[1])
     _plain_exit(status)
 
 
-def _status_of(code):
+def _status_of(code: Any) -> int:
     if code is None:
         return 0
     return code if isinstance(code, int) else 1
 
 
-def _cause_of(code, handled):
+def _cause_of(code: Any, handled: BaseException | None) -> str:
     """Of an exit while an exception was handled, or None was."""
     while isinstance(handled, SystemExit):
         handled = handled.__cause__ or handled.__context__

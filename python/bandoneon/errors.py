@@ -1,5 +1,9 @@
 """Errors as Python exceptions: one class a code, the facts as attributes."""
 
+from __future__ import annotations
+
+from typing import Any
+
 
 class BandoneonError(RuntimeError):
     """What went wrong and what to do next.
@@ -12,7 +16,16 @@ class BandoneonError(RuntimeError):
 
     code = 2
 
-    def __init__(self, message, *, code=None, tensor=None, step=None, stage=None, waiting_for=None):
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: int | None = None,
+        tensor: str | None = None,
+        step: int | str | None = None,
+        stage: str | None = None,
+        waiting_for: str | None = None,
+    ) -> None:
         super().__init__(message)
         if code is not None:
             self.code = code
@@ -21,11 +34,11 @@ class BandoneonError(RuntimeError):
         self.stage = stage
         self.waiting_for = waiting_for
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), str(self), self.__dict__)
 
 
-def _rebuild(cls, message, facts):
+def _rebuild(cls: type[BandoneonError], message: str, facts: dict[str, Any]) -> BandoneonError:
     error = cls(message)
     error.__dict__.update(facts)
     return error
@@ -131,6 +144,6 @@ class DataLoss(BandoneonError):
 _CLASSES = {cls.code: cls for cls in BandoneonError.__subclasses__()}
 
 
-def error_for_code(code, message, **facts):
+def error_for_code(code: int, message: str, **facts: Any) -> BandoneonError:
     """The exception for one of the C library's codes."""
     return _CLASSES.get(code, BandoneonError)(message, code=code, **facts)

@@ -1,8 +1,11 @@
 """Long calls of C that Ctrl-C must get through."""
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import threading
+from typing import Any, Callable, Iterator
 
 # Waits come up for air this often, so that Ctrl-C is answered.
 SLICE_SECONDS = 0.2
@@ -11,7 +14,9 @@ REPORT_SECONDS = 30.0
 
 
 @contextlib.contextmanager
-def lent(address, num_bytes, is_read=False, is_written=False):
+def lent(
+    address: int, num_bytes: int, is_read: bool = False, is_written: bool = False
+) -> Iterator[ctypes.Array[ctypes.c_char]]:
     """Memory to call C with in place of the caller's: after Ctrl-C the call goes on, and the caller's may
     be somebody else's by then."""
     copy = (ctypes.c_char * num_bytes)()
@@ -22,7 +27,7 @@ def lent(address, num_bytes, is_read=False, is_written=False):
         ctypes.memmove(address, copy, num_bytes)
 
 
-def run_interruptibly(function, undo=lambda: None):
+def run_interruptibly(function: Callable[[], Any], undo: Callable[[], Any] = lambda: None) -> None:
     """Runs it; on the main thread in a helper thread, because C does not hear of Ctrl-C.
 
     After Ctrl-C the helper goes on alone, and undo() follows what it does. Undoing twice must be harmless.
@@ -30,10 +35,10 @@ def run_interruptibly(function, undo=lambda: None):
     if threading.current_thread() is not threading.main_thread():
         function()
         return
-    outcome = []
+    outcome: list[BaseException] = []
     done, gone = threading.Event(), threading.Event()
 
-    def run():
+    def run() -> None:
         try:
             function()
         except BaseException as error:

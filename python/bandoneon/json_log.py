@@ -33,10 +33,10 @@ class JsonFormatter(logging.Formatter):
         return line or _without_place(record.created, level, message)
 
 
-class _LastResort(logging.StreamHandler):
+class _LastResort(logging.StreamHandler):  # type: ignore[type-arg]  # Python 3.9 takes no argument here.
     """To standard error, whatever that is by then, as long as the program has no handlers of its own."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__(sys.stderr)
         self.setFormatter(JsonFormatter())
 
@@ -46,7 +46,7 @@ class _LastResort(logging.StreamHandler):
             super().emit(record)
 
 
-def log_as_json():
+def log_as_json() -> None:
     """Where log-format is json: lines of this package, and warnings of Python's, as JSON from now on, unless the program says
     itself where they go. A second call changes nothing."""
     if not _native.library().bdn_json_log_line(b"info", b"", 0.0, None, 0):

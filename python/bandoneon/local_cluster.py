@@ -40,11 +40,13 @@ class LocalCluster:
 
         The first failure ends the job and is raised here; so does Ctrl-C.
         """
-        results = [None] * self.workers
-        failures, interruptions, running = [], [], []
+        results: list[Any] = [None] * self.workers
+        failures: list[BaseException] = []
+        interruptions: list[BaseException] = []
+        running: list[Worker] = []
         begun, ended = threading.Lock(), threading.Event()
 
-        def run_rank(rank):
+        def run_rank(rank: int) -> None:
             try:
                 with self.worker(rank, **settings) as worker:
                     running.append(worker)
@@ -58,7 +60,7 @@ class LocalCluster:
             except BaseException as error:
                 failures.append(error)
 
-        def run_all():
+        def run_all() -> None:
             """On a thread of its own: Ctrl-C strikes the main thread alone, and may do so anywhere in
             Thread.start and Thread.join, which then do not know any more what has started or ended."""
             if begun.acquire(blocking=False):
@@ -98,12 +100,12 @@ class LocalCluster:
             handle, self._handle = self._handle, c_void_p()
             self._lib.bdn_local_cluster_free(handle)
 
-    def __enter__(self):
+    def __enter__(self) -> LocalCluster:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __del__(self):
+    def __del__(self) -> None:
         with contextlib.suppress(Exception):
             self.close()

@@ -7,10 +7,13 @@ Names are those that `bandoneon-worker` serves at metrics-listen. A worker witho
 training program has a page already, or none.
 """
 
+from __future__ import annotations
+
 import math
-from typing import NamedTuple
+from typing import Any, Iterator, Mapping, NamedTuple
 
 from . import session
+from .worker import Worker
 
 
 class _Family(NamedTuple):
@@ -100,15 +103,19 @@ class Sample(NamedTuple):
     """One number: `name` is a family's, with _total, _count or _sum where its kind has that."""
 
     name: str
-    labels: dict
+    labels: dict[str, str]
     value: float
 
 
-def families(stats):
-    """[(name, kind, help, [Sample, ...])] of Worker.stats()."""
-    found = {}
+# (name, kind, help, samples)
+Families = list[tuple[str, str, str, list[Sample]]]
 
-    def add(family, label_value, value, ending=""):
+
+def families(stats: Mapping[str, Any]) -> Families:
+    """[(name, kind, help, [Sample, ...])] of Worker.stats()."""
+    found: dict[_Family, list[Sample]] = {}
+
+    def add(family: _Family, label_value: str, value: float, ending: str = "") -> None:
         samples = found.setdefault(family, [])
         labels = {family.label: label_value} if family.label else {}
         samples.append(Sample(f"bandoneon_worker_{family.name}{ending}", labels, value))
@@ -138,7 +145,7 @@ def families(stats):
     return [(f"bandoneon_worker_{family.name}", family.kind, family.help, samples) for family, samples in found.items()]
 
 
-def text(worker=None):
+def text(worker: Worker | None = None) -> str:
     """The numbers of a worker in Prometheus' text format, version 0.0.4; of this process's, before init() an empty text."""
     lines = []
     for name, kind, help_text, samples in _read(worker):
@@ -150,7 +157,7 @@ def text(worker=None):
     return "".join(line + "\n" for line in lines)
 
 
-def collector(worker=None):
+def collector(worker: Worker | None = None) -> Any:
     """The same as a collector of the package prometheus_client, which has to be installed; register it once."""
     try:
         from prometheus_client.core import Metric
@@ -163,7 +170,7 @@ def collector(worker=None):
     class Collector:
         """Asks the worker whenever it is asked; empty before init() and after shutdown()."""
 
-        def collect(self):
+        def collect(self) -> Iterator[Any]:
             for name, kind, help_text, samples in _read(worker):
                 metric = Metric(name, help_text, kind)
                 for sample in samples:
@@ -173,7 +180,7 @@ def collector(worker=None):
     return Collector()
 
 
-def _read(worker):
+def _read(worker: Worker | None) -> Families:
     if worker is None:
         if not session.is_initialized():
             return []

@@ -9,17 +9,17 @@ import os
 import re
 import sys
 import threading
-from typing import Any
+from typing import Any, Mapping
 
 from . import _native, endings, errors
 from .json_log import LOGGER as _log
 from .worker import Worker
 
 _lock = threading.Lock()
-_worker = None
-_address = None  # of its scheduler, or of its host's daemon
-_codecs = {}  # "push" and "pull", where init() was told
-_left = None  # the scheduler of the job that this process has left
+_worker: Worker | None = None
+_address: str | None = None  # of its scheduler, or of its host's daemon
+_codecs: dict[str, str | None] = {}  # "push" and "pull", where init() was told
+_left: str | None = None  # the scheduler of the job that this process has left
 
 
 _LEFT_BEFORE = (
@@ -59,14 +59,13 @@ def init(
         named = {name.replace("_", "-"): value for name, value in settings.items()}
         attach = named.get("attach") or os.environ.get("BANDONEON_ATTACH") or given.get("attach")
         if attach:
-            address, rank = attach, None
+            address = attach
             given.update(_place_to_attach(given))
             given["scheduler"] = scheduler  # Of no use to it, but for status().
             facts = dict(given, **named)
         else:
             address = _scheduler(scheduler, given.pop("scheduler", None))
-            rank = _rank(rank, given.pop("rank", None))
-            facts = dict(given, **named, scheduler=address, rank=rank)
+            facts = dict(given, **named, scheduler=address, rank=_rank(rank, given.pop("rank", None)))
         options = _native.options(facts)
         lib = _native.library()
         try:
@@ -117,7 +116,7 @@ def default_worker() -> Worker:
     return _worker
 
 
-def default_codec(direction):
+def default_codec(direction: str) -> str:
     """The codec spec of "push" or "pull" where nothing else is said: init()'s, or BANDONEON_PUSH and
     BANDONEON_PULL, or "none"."""
     return _codecs.get(direction) or os.environ.get(f"BANDONEON_{direction.upper()}") or "none"
@@ -151,10 +150,11 @@ def report(name: str, value: float, step: int | None = None) -> None:
 
 def settings_help() -> str:
     """Names, defaults and meanings of a worker's settings."""
-    return _native.library().bdn_settings_help().decode()
+    text: bytes = _native.library().bdn_settings_help()
+    return text.decode()
 
 
-def _read_config(path):
+def _read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     """{name: value} of a file of settings, without those that the environment has."""
     try:
         with open(path, encoding="utf-8") as file:
@@ -186,7 +186,7 @@ def _read_config(path):
     }
 
 
-def _scheduler(argument, configured=None):
+def _scheduler(argument: str | None, configured: str | None = None) -> str:
     address = argument or os.environ.get("BANDONEON_SCHEDULER") or configured
     if address:
         return address
@@ -198,7 +198,7 @@ def _scheduler(argument, configured=None):
     )
 
 
-def _rank(argument, configured=None):
+def _rank(argument: int | None, configured: str | None = None) -> int | str | None:
     if argument is not None:
         return argument
     if "BANDONEON_RANK" in os.environ:
@@ -206,7 +206,7 @@ def _rank(argument, configured=None):
     return _torchrun_number("RANK") if configured is None else configured
 
 
-def _place_to_attach(configured):
+def _place_to_attach(configured: Mapping[str, Any]) -> dict[str, int | None]:
     """{setting: value}: torchrun's place of this process on its host, where nobody has said another."""
     places = {"local-rank": "LOCAL_RANK", "local-size": "LOCAL_WORLD_SIZE"}
     return {
@@ -216,7 +216,7 @@ def _place_to_attach(configured):
     }
 
 
-def _check_rank(worker):
+def _check_rank(worker: Worker) -> None:
     """Its daemon says which rank a process has; torch.distributed must mean the same by it."""
     rank = _torchrun_number("RANK")
     if rank is None or rank == worker.rank:
@@ -230,7 +230,7 @@ def _check_rank(worker):
     raise errors.InvalidArgument(refusal)
 
 
-def _check_world_size(worker):
+def _check_world_size(worker: Worker) -> None:
     world_size = None if "BANDONEON_RANK" in os.environ else _torchrun_number("WORLD_SIZE")
     if world_size is None or world_size == worker.size:
         return
@@ -244,7 +244,7 @@ def _check_world_size(worker):
     raise errors.InvalidArgument(refusal)
 
 
-def _torchrun_number(name):
+def _torchrun_number(name: str) -> int | None:
     text = os.environ.get(name)
     if text is None:
         return None
@@ -254,7 +254,7 @@ def _torchrun_number(name):
         raise errors.InvalidArgument(f"torchrun's {name} is not a number: {text!r}") from None
 
 
-def _place_on_host():
+def _place_on_host() -> tuple[int, int]:
     rank, size = _torchrun_number("LOCAL_RANK"), _torchrun_number("LOCAL_WORLD_SIZE")
     if rank is None or size is None:
         raise errors.FailedPrecondition(
@@ -266,20 +266,20 @@ def _place_on_host():
     return rank, size
 
 
-def _take_worker():
+def _take_worker() -> Worker | None:
     """This process's worker, which is the session's no more; None where there is none."""
     global _worker
     worker, _worker = _worker, None
     return None if worker is None or os.getpid() != worker._pid else worker
 
 
-def _abort(worker, reason):
+def _abort(worker: Worker, reason: str) -> None:
     with contextlib.suppress(errors.BandoneonError):  # The job has failed before, and has that reason.
         worker.abort_job(reason)
     worker.close()
 
 
-def _at_exit():
+def _at_exit() -> None:
     """The exit status, which nobody knows yet, decides whether the worker leaves or has failed."""
     worker = _take_worker()
     if worker is None:
@@ -297,7 +297,7 @@ def _at_exit():
         worker.close()
 
 
-def _at_end_of_child(failure):
+def _at_end_of_child(failure: BaseException | None) -> None:
     """As _at_exit, of a child of multiprocessing, where the exception is known that ends it."""
     worker = _take_worker()
     if worker is None:

@@ -15,10 +15,11 @@ import time
 import weakref
 from ctypes import POINTER, byref, c_float, c_size_t, c_uint32, c_uint64, c_void_p, sizeof
 from dataclasses import dataclass
-from typing import Any, Iterable, NamedTuple
+from types import TracebackType
+from typing import Any, Callable, Iterable, Iterator, NamedTuple, Protocol, Sequence
 
 from . import _native, errors
-from .completions import FOREVER_SECONDS, Completions
+from .completions import FOREVER_SECONDS, Callback, Completions
 from .endings import ending_of
 from .interrupts import REPORT_SECONDS as _REPORT_SECONDS
 from .interrupts import SLICE_SECONDS, lent, run_interruptibly
@@ -54,19 +55,19 @@ class Push(_native.Push):
 
     def __init__(
         self,
-        tensor,
-        data,
-        keep=None,
-        flags=0,
-        priority=0,
-        weight=1.0,
-        loss_scale=1.0,
-        learning_rate=0.0,
-        program_steps=0,
-        left_out=None,
-        device=_native.HOST,
-        stream=None,
-    ):
+        tensor: int,
+        data: int | None,
+        keep: object = None,
+        flags: int = 0,
+        priority: int = 0,
+        weight: float = 1.0,
+        loss_scale: float = 1.0,
+        learning_rate: float = 0.0,
+        program_steps: int = 0,
+        left_out: int | None = None,
+        device: int = _native.HOST,
+        stream: int | None = None,
+    ) -> None:
         super().__init__(
             sizeof(_native.Push),
             data,
@@ -92,39 +93,50 @@ class Result(NamedTuple):
     nonfinite: bool
 
 
+# What exchanges a tensor, as a weak reference to it.
+Owner = Callable[[], Any]
+
+
+class Settles(Protocol):
+    """An object that takes in what it has in flight when it is told to."""
+
+    def settle(self) -> None: ...
+
+
 class Worker:
     """One worker of a job. Thread-safe; a forked child may hold one but not use it."""
 
-    def __init__(self, create):
+    def __init__(self, create: Callable[[Any], int]) -> None:
         """`create(pointer)` calls one of the C library's constructors; it may block."""
         self._pid = os.getpid()
         self._lib = _native.library()
         self._handle = c_void_p()
         self._idle = threading.Condition()
-        self._next_steps = {}  # of reports without a step, by name
+        self._next_steps: dict[str, int] = {}  # of reports without a step, by name
         self._calls = 0
         self._closing = False
         self._left = False
         self._why_closed = "closed before it left"
-        self._in_flight = {}  # ticket -> what must outlive it
-        self._dropped = collections.deque()  # tickets nobody waits for any more
-        self._declared = {}  # name -> (Declaration, id)
-        self._unsettled = weakref.WeakSet()
-        self._failed_rounds = weakref.WeakKeyDictionary()  # what settles before the worker leaves
-        self._owners = {}  # name -> weak reference to what exchanges it
+        self._in_flight: dict[int, object] = {}  # ticket -> what must outlive it
+        self._dropped: collections.deque[int] = collections.deque()  # tickets nobody waits for any more
+        self._declared: dict[str, tuple[Declaration, int]] = {}  # name -> (Declaration, id)
+        self._unsettled: weakref.WeakSet[Settles] = weakref.WeakSet()
+        # Of what settles before the worker leaves:
+        self._failed_rounds: weakref.WeakKeyDictionary[object, BaseException] = weakref.WeakKeyDictionary()
+        self._owners: dict[str, Owner] = {}  # by name
         self._steps_ended = 0  # of all optimizers
-        self._stepping_thread = None  # that ended the last
-        self._completions = None
+        self._stepping_thread: int | None = None  # that ended the last
+        self._completions: Completions | None = None
 
-        def run():
+        def run() -> None:
             pointer = c_void_p()
             _native.check(create(byref(pointer)))
             self._handle = pointer
 
         run_interruptibly(run, undo=self.close)
         log_as_json()
-        self.rank = self._lib.bdn_rank(self._handle)
-        self.size = self._lib.bdn_size(self._handle)
+        self.rank: int = self._lib.bdn_rank(self._handle)
+        self.size: int = self._lib.bdn_size(self._handle)
 
     # ---- Life ----
 
@@ -139,20 +151,20 @@ class Worker:
         self._blocking(lambda lib, handle: lib.bdn_leave(handle, _seconds(timeout)))
         self._left = True
 
-    def settle(self):
+    def settle(self) -> None:
         """Has its owners take in what they have in flight."""
         for owner in list(self._unsettled):
             owner.settle()
 
-    def note_failed_round(self, owner, error):
+    def note_failed_round(self, owner: object, error: BaseException) -> None:
         """A round of owner's failed: a program that ends politely without a better one of it has failed."""
         self._failed_rounds[owner] = error
 
-    def note_good_round(self, owner):
+    def note_good_round(self, owner: object) -> None:
         """A round of owner's succeeded, whatever had failed before."""
         self._failed_rounds.pop(owner, None)
 
-    def check_last_rounds(self):
+    def check_last_rounds(self) -> None:
         """Raises FailedPrecondition where the last round of an owner failed, which its program has caught."""
         for error in self._failed_rounds.values():
             self._why_closed = f"its program ended after an exchange that had failed: {error}"
@@ -160,7 +172,7 @@ class Worker:
                 f"the program ends although its last exchange of gradients failed, so the replicas may differ: {error}"
             ) from error
 
-    def settle_before_leaving(self, owner):
+    def settle_before_leaving(self, owner: Settles) -> None:
         """leave() calls owner.settle() first, which takes in what it has in flight; keeps no owner alive."""
         self._unsettled.add(owner)
 
@@ -200,10 +212,12 @@ class Worker:
         self._in_flight.clear()
         self._handle = c_void_p()
 
-    def __enter__(self):
+    def __enter__(self) -> Worker:
         return self
 
-    def __exit__(self, kind, error, traceback):
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         try:
             status, cause = ending_of(error)
             if status == 0:
@@ -214,13 +228,13 @@ class Worker:
         finally:
             self.close()
 
-    def __del__(self):
+    def __del__(self) -> None:
         with contextlib.suppress(Exception):
             self.close()
 
     # ---- Tensors ----
 
-    def alloc(self, num_bytes: int):
+    def alloc(self, num_bytes: int) -> ctypes.Array[ctypes.c_char]:
         """Memory that is best pushed from, a ctypes array: through a host's daemon it is not copied before the
         sum. It is given back when nobody has the array any more, which may be after close()."""
         if not 0 < num_bytes < 1 << 64:
@@ -228,18 +242,21 @@ class Worker:
         block = c_void_p()
         with self._call() as (lib, handle):
             _native.check(lib.bdn_alloc(handle, num_bytes, byref(block)))
+        assert block.value is not None
         memory = (ctypes.c_char * num_bytes).from_address(block.value)
-        weakref.finalize(memory, _give_back, lib, block, self._pid).atexit = False
+        finalizer = weakref.finalize(memory, _give_back, lib, block, self._pid)
+        finalizer.atexit = False  # type: ignore[misc]  # It is a property; typeshed lists slots alone.
         return memory
 
     def declare(
-        self, declarations: Iterable[Declaration], timeout: float | None = None, owner: Any = None
+        self, declarations: Iterable[Declaration], timeout: float | None = None, owner: Owner | None = None
     ) -> list[int]:
         """Ids of the tensors. Collective: every worker declares the same ones in the same call.
 
         A name that another live `owner` exchanges, or push_pull(), is refused: two models must not share a
         tensor. One whose owner was collected is a new tensor.
         """
+        declarations = list(declarations)
         for item in declarations:
             self._check_owner(item.name, owner)
         array = (_native.Declaration * len(declarations))(
@@ -255,7 +272,9 @@ class Worker:
                 self._owners[item.name] = owner
         return list(ids)
 
-    def declare_once(self, declaration, timeout=None, owner=None):
+    def declare_once(
+        self, declaration: Declaration, timeout: float | None = None, owner: Owner | None = None
+    ) -> int:
         """The id of one tensor, declared at its first use. One without an owner stays as long as the worker."""
         self._check_owner(declaration.name, owner, may_be_known=True)
         known = self._declared.get(declaration.name)
@@ -269,7 +288,7 @@ class Worker:
             )
         return known[1]
 
-    def disown(self, owner):
+    def disown(self, owner: Owner) -> None:
         """Frees the names that `owner` held, and retires its tensors: the next owner of these names begins at step
         0 with empty memories, and servers give theirs back once all workers have come so far. Never waits."""
         names = [name for name, held in list(self._owners.items()) if held is owner]
@@ -303,7 +322,7 @@ class Worker:
             raise error
         return tickets[0]
 
-    def push_all(self, pushes):
+    def push_all(self, pushes: Sequence[Push]) -> tuple[list[int], errors.BandoneonError | None]:
         """Starts exchanges, in order: the tickets of those that are in flight, and the error of the next
         one, at which it stopped, or None."""
         self._collect_dropped()
@@ -318,7 +337,9 @@ class Worker:
             self._in_flight.update(zip(begun, [push.keep for push in pushes]))
         return begun, error
 
-    def push_notified(self, pushes, callback, timeout=None):
+    def push_notified(
+        self, pushes: Sequence[Push], callback: Callback, timeout: float | None = None
+    ) -> None:
         """As push_all; `callback(error)` runs on the completion thread when all of them have ended, or one
         was refused or ended in an error, or none has for `timeout` seconds since it was their turn."""
         with self._idle:
@@ -338,12 +359,17 @@ class Worker:
             raise error
         return results[0]
 
-    def wait_all(self, tickets, timeout=None, streams=None):
+    def wait_all(
+        self,
+        tickets: Sequence[int],
+        timeout: float | None = None,
+        streams: Sequence[int | None] | None = None,
+    ) -> tuple[list[Result], errors.BandoneonError | None]:
         """The Results of exchanges, in order, up to the first that ends in an error or not at all; and
         that error, or None. DeadlineExceeded, where none has ended for `timeout` seconds, leaves its
         ticket valid, as are those behind it. streams: of GPUs, as CUstreams, one a ticket; what is put into
         them from now on finds the results, which may be on their way to their GPU yet."""
-        results = []
+        results: list[Result] = []
         deadline = time.monotonic() + _seconds(timeout)
         report = time.monotonic() + _REPORT_SECONDS
         while True:
@@ -364,7 +390,7 @@ class Worker:
                 _log.warning("still waiting: %s%s", error, _why_it_goes_on(error))
                 report += _REPORT_SECONDS
 
-    def is_done(self, ticket: int) -> bool:
+    def is_done(self, ticket: int) -> Result | None:
         """The Result of an exchange if it has ended, else None."""
         results, error = self._wait_slice([ticket], 0.0)
         if error is not None and not isinstance(error, errors.DeadlineExceeded):
@@ -411,34 +437,34 @@ class Worker:
 
     # ---- State and statistics ----
 
-    def get_state(self, tensor, what, out, elements):
+    def get_state(self, tensor: int, what: str, out: int, elements: int) -> None:
         """Writes the "residual", "momentum", "replica" or "learning_rate" (one number) of a tensor to the
         float32[elements] at address `out`."""
         with self._call() as (lib, handle):
             pointer = ctypes.cast(out, POINTER(c_float))
             _native.check(lib.bdn_get_state(handle, tensor, _native.c_text("state", what), pointer, elements))
 
-    def set_state(self, tensor, what, data, elements):
+    def set_state(self, tensor: int, what: str, data: int, elements: int) -> None:
         """Overwrites what get_state writes, from the float32[elements] at address `data`."""
         with self._call() as (lib, handle):
             pointer = ctypes.cast(data, POINTER(c_float))
             _native.check(lib.bdn_set_state(handle, tensor, _native.c_text("state", what), pointer, elements))
 
-    def get_step(self, tensor):
+    def get_step(self, tensor: int) -> int:
         """How many exchanges of a tensor there were, those before a checkpoint included."""
         step = c_uint64()
         with self._call() as (lib, handle):
             _native.check(lib.bdn_get_step(handle, tensor, byref(step)))
         return step.value
 
-    def set_step(self, tensor, step):
+    def set_step(self, tensor: int, step: int) -> None:
         """Goes on where a checkpoint stopped; the servers' step is set with their state."""
         with self._call() as (lib, handle):
             _native.check(lib.bdn_set_step(handle, tensor, step))
 
     # ---- What servers hold ----
 
-    def fetch_weights(self, tensor, out, elements, timeout=None):
+    def fetch_weights(self, tensor: int, out: int, elements: int, timeout: float | None = None) -> None:
         """Writes the weights, as every worker holds them, to the float32[elements] at address `out`."""
         with lent(out, elements * sizeof(c_float), is_written=True) as copy:
             self._blocking(
@@ -447,7 +473,7 @@ class Worker:
                 )
             )
 
-    def sync_weights(self, tensor, data, elements, timeout=None):
+    def sync_weights(self, tensor: int, data: int, elements: int, timeout: float | None = None) -> None:
         """fetch_weights() where `data` holds what they may be: what is equal by its hash is not sent, and stays."""
         with lent(data, elements * sizeof(c_float), is_read=True, is_written=True) as copy:
             self._blocking(
@@ -456,7 +482,9 @@ class Worker:
                 )
             )
 
-    def get_server_state(self, tensor, what, out, elements, timeout=None):
+    def get_server_state(
+        self, tensor: int, what: str, out: int, elements: int, timeout: float | None = None
+    ) -> None:
         """Writes a part of what the servers hold, by its name in bandoneon.h, to the address `out`."""
         with lent(out, elements * sizeof(c_float), is_written=True) as copy:
             self._blocking(
@@ -465,7 +493,9 @@ class Worker:
                 )
             )
 
-    def set_server_state(self, tensor, what, data, elements, step=0, timeout=None):
+    def set_server_state(
+        self, tensor: int, what: str, data: int, elements: int, step: int = 0, timeout: float | None = None
+    ) -> None:
         """For one rank, between steps. Also sets the step that the servers stand at."""
         with lent(data, elements * sizeof(c_float), is_read=True) as copy:
             self._blocking(
@@ -474,7 +504,7 @@ class Worker:
                 )
             )
 
-    def get_server_counters(self, tensor, timeout=None):
+    def get_server_counters(self, tensor: int, timeout: float | None = None) -> tuple[int, float]:
         """(updates, learning rate that left the residual)"""
         updates, rate = c_uint64(), c_float()
         self._blocking(
@@ -484,7 +514,9 @@ class Worker:
         )
         return updates.value, rate.value
 
-    def set_server_counters(self, tensor, updates, learning_rate, step, timeout=None):
+    def set_server_counters(
+        self, tensor: int, updates: int, learning_rate: float, step: int, timeout: float | None = None
+    ) -> None:
         """Sets what get_server_counters gives, and the step. For one rank, between steps."""
         self._blocking(
             lambda lib, handle: lib.bdn_set_server_counters(
@@ -492,7 +524,7 @@ class Worker:
             )
         )
 
-    def set_server_rule(self, tensors, rule, timeout=None):
+    def set_server_rule(self, tensors: Sequence[int], rule: str, timeout: float | None = None) -> None:
         """The update rule of these tensors from the next step on, of the kind that they were declared with. For
         the rank that sets state, between steps."""
         numbers = (c_uint32 * len(tensors))(*tensors)
@@ -515,16 +547,14 @@ class Worker:
         It is not there with quality-every = 0, nor before the first such push.
         """
         with self._call() as (lib, handle):
-            return json.loads(
-                _native.read_text(
-                    lambda buffer, capacity: lib.bdn_stats_json(handle, buffer, capacity)
-                )
-            )
+            text = _native.read_text(lambda buffer, capacity: lib.bdn_stats_json(handle, buffer, capacity))
+        facts: dict[str, Any] = json.loads(text)
+        return facts
 
     # ---- Calls ----
 
     @contextlib.contextmanager
-    def _call(self):
+    def _call(self) -> Iterator[tuple[ctypes.CDLL, c_void_p]]:
         if os.getpid() != self._pid:
             raise errors.FailedPrecondition(
                 "this worker belongs to the process that this one was forked from; use bandoneon in "
@@ -542,16 +572,18 @@ class Worker:
                 if self._calls == 0:
                     self._idle.notify_all()
 
-    def _blocking(self, function):
+    def _blocking(self, function: Callable[[ctypes.CDLL, c_void_p], int]) -> None:
         """A call that may wait long in C, on a thread of its own where Ctrl-C must get through."""
 
-        def run():
+        def run() -> None:
             with self._call() as (lib, handle):
                 _native.check(function(lib, handle))
 
         run_interruptibly(run)
 
-    def _wait_slice(self, tickets, seconds, streams=None):
+    def _wait_slice(
+        self, tickets: Sequence[int], seconds: float, streams: Sequence[int | None] | None = None
+    ) -> tuple[list[Result], errors.BandoneonError | None]:
         """As wait_all, without a look at signals in between."""
         count = len(tickets)
         results = (_native.Result * count).from_buffer_copy(_EMPTY_RESULT * count)
@@ -577,7 +609,7 @@ class Worker:
             for _, step, flags, _ in facts
         ], error
 
-    def _collect_dropped(self):
+    def _collect_dropped(self) -> None:
         for _ in range(len(self._dropped)):
             try:
                 ticket = self._dropped.popleft()
@@ -586,7 +618,7 @@ class Worker:
             if isinstance(self._wait_slice([ticket], 0.0)[1], errors.DeadlineExceeded):
                 self._dropped.append(ticket)
 
-    def _check_owner(self, name, owner, may_be_known=False):
+    def _check_owner(self, name: str, owner: Owner | None, may_be_known: bool = False) -> None:
         """InvalidArgument where the name is another's. Frees that of an owner that was collected, or would be."""
         holder = self._owners.get(name)
         if holder is None:
@@ -611,7 +643,7 @@ class Worker:
         self.disown(holder)
 
 
-def _c_declaration(item):
+def _c_declaration(item: Declaration) -> _native.Declaration:
     return _native.Declaration(
         struct_size=sizeof(_native.Declaration),
         name=_native.c_text("tensor", item.name),
@@ -627,12 +659,12 @@ def _c_declaration(item):
     )
 
 
-def _give_back(lib, block, pid):
+def _give_back(lib: ctypes.CDLL, block: c_void_p, pid: int) -> None:
     if os.getpid() == pid:
         lib.bdn_free_memory(block)
 
 
-def _why_it_goes_on(error):
+def _why_it_goes_on(error: errors.BandoneonError) -> str:
     """As WhyTheWaitGoesOn of the library: of a wait for workers, what the log says besides."""
     if not (error.waiting_for or "").startswith(("worker ", "host ")):
         return ""
@@ -642,10 +674,10 @@ def _why_it_goes_on(error):
     )
 
 
-def _encoded(reason):
+def _encoded(reason: str) -> bytes:
     """For C, where a text ends with NUL."""
     return reason.replace("\0", "\\0").encode(errors="replace")
 
 
-def _seconds(timeout):
+def _seconds(timeout: float | None) -> float:
     return FOREVER_SECONDS if timeout is None else float(timeout)

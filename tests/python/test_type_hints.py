@@ -1,7 +1,8 @@
-"""What the interface says of its types: everything, and what mypy makes of a program that uses it."""
+"""What the interface says of its types: everything, and what mypy makes of it, and of a program that uses it."""
 
 import inspect
 import os
+import pathlib
 import subprocess
 import sys
 import typing
@@ -9,9 +10,15 @@ import typing
 import bandoneon
 import bandoneon.torch as bdn
 import pytest
+from bandoneon.torch import algorithms
+from bandoneon.torch.optimizer import _Distributed
 
-# torch looks at a hook's annotations itself, and takes none but its own, unquoted.
+from cluster_helpers import make_model, run_job, sgd
+
+PACKAGE = pathlib.Path(bandoneon.__file__).parent
+# Its types stand in a comment, as torch looks at a hook's annotations itself, and takes none but its own, unquoted.
 WITHOUT = {"ddp_hook"}
+CALLED_BY_LANGUAGE = {"__init__", "__call__", "__enter__", "__exit__"}
 
 PROGRAM = """
 import bandoneon
@@ -25,6 +32,17 @@ cluster = bandoneon.LocalCluster(workers=2)
 results = cluster.run(lambda worker: worker.size)
 bdn.broadcast_parameters(model, root=0)
 codec: str = bandoneon.check_codec("ef(onebit)")
+bdn.push_pull(next(model.parameters()), "a name", push=codec).wait(timeout=1.0)
+declared: list[int] = worker.declare(bandoneon.worker.Declaration(name, 3) for name in "ab")
+ended = worker.is_done(worker.push(declared[0], 4096))
+step: int = 0 if ended is None else ended.step
+optimizer = bdn.LocalSteps(None, model.named_parameters(), tau=4, outer=bdn.Average())
+optimizer.load_comm_state_dict([optimizer.comm_state_dict()])
+with optimizer.common_weights():
+    values = bdn.load("folder", {"model": model})
+loss: float = values["loss"]
+model.register_comm_hook(bdn.DDPState(model), bdn.ddp_hook)
+page: str = bandoneon.metrics.text(worker)
 bdn.shutdown(timeout=3.0)
 """
 MISTAKES = {
@@ -33,33 +51,74 @@ MISTAKES = {
     "number: str = bdn.rank()": "Incompatible types in assignment",
     "bandoneon.check_codec(b'none')": 'has incompatible type "bytes"',
     "bandoneon.LocalCluster(workers='two')": 'has incompatible type "str"',
+    "done: bool = worker.is_done(7)": 'expression has type "Result | None"',
+    "worker.set_step('first', 1)": 'has incompatible type "str"',
+    "bdn.load('folder', {}) + 1": "Unsupported operand types",
+    "bdn.QSR(alpha=1.0, least=2, most=8).steps('first', 0.1)": 'has incompatible type "str"',
 }
 
 
-def public_functions():
-    """[(name, function)] of both packages: functions, and the methods that classes define."""
+def methods_of(cls):
+    """{name: function} of what a program may call of a class and of those of this package that it is made of. How
+    one that is not public is constructed is for the package alone."""
     found = {}
-    for module in (bandoneon, bdn):
+    for base in reversed(cls.__mro__):
+        for name, thing in vars(base).items() if base.__module__.startswith("bandoneon") else ():
+            if name.startswith("_") and name not in CALLED_BY_LANGUAGE or (name == "__init__" and base is not cls):
+                continue
+            if isinstance(thing, property):
+                thing = thing.fget
+            thing = inspect.unwrap(getattr(thing, "__func__", thing))
+            if inspect.isfunction(thing) and thing.__module__.startswith("bandoneon"):
+                found[f"{cls.__name__}.{name}"] = thing
+    return found
+
+
+def public_functions():
+    """[(name, function)] of the packages: functions, and the methods of classes."""
+    found = methods_of(_Distributed)  # What DistributedOptimizer() returns is one of these.
+    for module in (bandoneon, bandoneon.metrics, bdn, algorithms):
         for name in getattr(module, "__all__", [n for n in vars(module) if not n.startswith("_")]):
             thing = getattr(module, name)
-            if name in WITHOUT:
-                continue
-            if not getattr(thing, "__module__", "").startswith("bandoneon"):
+            if name in WITHOUT or not getattr(thing, "__module__", "").startswith("bandoneon"):
                 continue
             if inspect.isfunction(thing):
                 found[name] = thing
             elif inspect.isclass(thing):
-                first = thing.__dict__.get("__init__")
-                if inspect.isfunction(first) and not issubclass(thing, Exception) and name != "Worker" and name != "Handle":
-                    found[name] = first
+                found.update(methods_of(thing))
     return sorted(found.items())
 
 
 @pytest.mark.parametrize("name, function", public_functions(), ids=lambda value: value if isinstance(value, str) else "")
-def test_every_argument_says_what_it_is(name, function):
+def test_everything_public_says_what_it_takes_and_returns(name, function):
     hints = typing.get_type_hints(function) if sys.version_info >= (3, 10) else function.__annotations__
-    parameters = [p for p in inspect.signature(function).parameters if p != "self"]
-    assert set(parameters) | {"return"} <= hints.keys() | ({"return"} if name in ("save", "load", "synchronize") else set())
+    parameters = [p for p in inspect.signature(function).parameters if p not in ("self", "cls")]
+    expected = set(parameters) | ({"return"} if not name.endswith(".__init__") else set())
+    assert expected <= hints.keys()
+
+
+def test_declarations_may_come_from_a_generator():
+    def job(worker):
+        names = ("a", "b")
+        ids = worker.declare(bandoneon.worker.Declaration(name, 3) for name in names)
+        assert [worker.declare_once(bandoneon.worker.Declaration(name, 3)) for name in names] == ids
+        return len(ids)
+
+    assert run_job(job) == [2, 2]
+
+
+def test_a_state_is_taken_up_of_this_rank_or_of_all_as_its_type_says():
+    def job(worker):
+        model = make_model()
+        optimizer = sgd(worker, model)
+        own = optimizer.comm_state_dict()
+        hint = typing.get_type_hints(type(optimizer).load_comm_state_dict)["state"]
+        for state in (own, [own, own]):
+            assert any(isinstance(state, typing.get_origin(kind)) for kind in typing.get_args(hint))
+            optimizer.load_comm_state_dict(state)
+        return True
+
+    assert run_job(job) == [True, True]
 
 
 @pytest.fixture(scope="module")
@@ -68,17 +127,30 @@ def check(tmp_path_factory):
     folder = tmp_path_factory.mktemp("typed")
     # torch itself, which is large, is taken for anything.
     (folder / "mypy.ini").write_text(
-        "[mypy]\nfollow_imports = silent\ncheck_untyped_defs = False\n"
+        "[mypy]\nstrict = True\nfollow_imports = silent\ncache_dir = cache\n"
         "[mypy-torch.*]\nfollow_imports = skip\nfollow_imports_for_stubs = True\n"
         "[mypy-torch]\nfollow_imports = skip\n")
 
-    def run(program):
-        (folder / "program.py").write_text(program)
-        env = os.environ | {"MYPYPATH": os.path.dirname(os.path.dirname(bandoneon.__file__))}
-        done = subprocess.run([sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "program.py"], cwd=folder, env=env,
-                              capture_output=True, text=True, check=False)
+    def run(*files):
+        env = os.environ | {"MYPYPATH": str(PACKAGE.parent)}
+        done = subprocess.run([sys.executable, "-m", "mypy", "--config-file", "mypy.ini", *map(str, files)], cwd=folder,
+                              env=env, capture_output=True, text=True, check=False)
         return done.returncode, done.stdout + done.stderr
-    return run
+
+    def check(program):
+        (folder / "program.py").write_text(program)
+        return run("program.py")
+
+    check.run = run
+    return check
+
+
+def test_what_needs_no_torch_is_strictly_typed(check):
+    """Of the rest everything public is; this is bandoneon.worker, bandoneon.session and what they stand on."""
+    files = sorted(PACKAGE.glob("*.py"))
+    assert {"worker.py", "session.py", "_native.py"} <= {file.name for file in files}
+    code, said = check.run(*files)
+    assert code == 0, said
 
 
 def test_a_program_that_is_right_is_told_so(check):

@@ -45,7 +45,7 @@ def save(
     layout: str = "shared",
     check: bool = True,
     worker: Worker | None = None,
-):
+) -> None:
     """Saves all of `state`, with every rank's comm_state_dict(). Collective, between steps; returns when it
     is complete.
 
@@ -123,7 +123,7 @@ def load(
     *,
     weights_only: bool = True,
     worker: Worker | None = None,
-):
+) -> dict[str, Any]:
     """Puts what save() left back into `state`, by name; the values, which have no load_state_dict(), are
     what it returns, as {name: value}. Collective, before any worker steps.
 

@@ -21,7 +21,7 @@ from ..worker import Push, Worker
 from . import backward_pass, devices
 from .comm_state import fitting_state, saved_by
 from .exchange_guard import ExchangeGuard
-from .hints import NamedParameters, Overrides, Weighting
+from .hints import NamedParameters, Overrides, SavedState, Weighting
 from .link_options import LinkOptions, LinkTable
 from .loss_scale import AUTO, LossScale, overflow_as_half
 from .names import named_entries, with_elements
@@ -110,7 +110,7 @@ class DDPState:
         parameters = self._parameters
         return {**saved_by(parameters.worker, self._settings), **parameters.state_dict()}
 
-    def load_comm_state_dict(self, state: dict[str, Any], timeout: float | None = None) -> None:
+    def load_comm_state_dict(self, state: SavedState, timeout: float | None = None) -> None:
         """Takes up this rank's comm_state_dict(), or of the list of all ranks' what falls to this one,
         where there were more or fewer workers; the next step is the one after it. Collective."""
         state = fitting_state(state, self._settings, self._parameters.worker)
@@ -170,6 +170,8 @@ _DENSE_MODULE = (
 
 
 def ddp_hook(state, bucket):
+    # In a comment, for torch looks at the annotations of a hook itself, and takes none but its own, unquoted.
+    # type: (object, Any) -> torch.futures.Future[torch.Tensor]
     """The communication hook: a future of the bucket with the workers' mean."""
     if not isinstance(state, DDPState):
         raise InvalidArgument(

@@ -28,7 +28,14 @@ from .weight import average_unit
 class Handle:
     """A tensor on its way. It holds the tensor until the mean has arrived."""
 
-    def __init__(self, worker, ticket, tensor, memory, is_of_graph=False):
+    def __init__(
+        self,
+        worker: Worker,
+        ticket: int | None,
+        tensor: torch.Tensor,
+        memory: torch.Tensor | None,
+        is_of_graph: bool = False,
+    ) -> None:
         self._worker = worker
         self._ticket = ticket
         self._tensor = tensor
@@ -142,7 +149,7 @@ def barrier(
     (worker or default_worker()).barrier(name, timeout)
 
 
-def synchronize(handles: Iterable[Handle]):
+def synchronize(handles: Iterable[Handle]) -> list[torch.Tensor]:
     """Waits for several handles; their tensors."""
     return [handle.wait() for handle in handles]
 

@@ -1,6 +1,6 @@
 """What annotations of this package's interface are made of."""
 
-from typing import Any, Callable, Dict, Iterable, Mapping, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Tuple, Union
 
 import torch
 
@@ -10,6 +10,8 @@ NamedParameters = Union[torch.nn.Module, Iterable[Tuple[str, torch.Tensor]]]
 Overrides = Mapping[str, Dict[str, Any]]
 # How many samples a worker's gradients are means over, or what says it before each exchange.
 Weighting = Union[float, Callable[[], float]]
+# comm_state_dict() of this rank, or of all ranks in the order of their numbers.
+SavedState = Union[Dict[str, Any], List[Dict[str, Any]]]
 # What step() evaluates, and returns the loss of.
 Closure = Callable[[], Any]
 # SignMomentum(), Nesterov(), SlowMo() or Average().

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from typing import Any
+from typing import Any, Iterator
 
 import torch
 
@@ -14,7 +14,7 @@ from ..worker import Worker
 from .algorithms.outer_steps import Average, Nesterov, SignMomentum, SlowMo  # noqa: F401 (where pickles look)
 from .algorithms.qsr import QSR
 from .comm_state import ResumeCheck, fitting_state, saved_by, step_to_resume_at
-from .hints import Closure, NamedParameters, OuterRule, Overrides, Weighting
+from .hints import Closure, NamedParameters, OuterRule, Overrides, SavedState, Weighting
 from .hyperparameters import check_steps
 from .link_options import LinkOptions, LinkTable
 from .names import Names
@@ -182,7 +182,7 @@ class LocalSteps(WrappedOptimizer):
             m.param.copy_(torch.sub(common, rest, alpha=1 / weight))  # What was pushed is `weight` times that.
 
     @contextlib.contextmanager
-    def common_weights(self):
+    def common_weights(self) -> Iterator[None]:
         """A context in which the parameters are the common ones of the last meeting: to evaluate, or to
         save, between meetings."""
         own = [m.param.detach().clone() for m in self._links.members]
@@ -212,7 +212,7 @@ class LocalSteps(WrappedOptimizer):
         common = dict(zip(names, (c.clone() for c in self._common)))
         return {**place, "common": common, **self._links.state_dict(self._timeout)}
 
-    def load_comm_state_dict(self, state: dict[str, Any]) -> None:
+    def load_comm_state_dict(self, state: SavedState) -> None:
         """Takes up this rank's comm_state_dict(). Load this rank's model, too. Collective.
 
         Where there were more or fewer workers: of the list of all ranks' what falls to this one. All go

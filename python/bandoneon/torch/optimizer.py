@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 import weakref
-from typing import Any
+from typing import Any, Callable, ContextManager, Iterator
 
 import torch
 
@@ -23,7 +23,7 @@ from .forward_overlap import (
     check_steps_one_by_one,
     has_other_hooks,
 )
-from .hints import NamedParameters, Overrides, Weighting
+from .hints import NamedParameters, Overrides, SavedState, Weighting
 from .hyperparameters import check_steps
 from .link_options import LinkOptions, LinkTable
 from .local_group import LocalGroup
@@ -181,14 +181,14 @@ def DistributedOptimizer(
 class _Distributed:
     """What DistributedOptimizer adds to the optimizer's class."""
 
-    def no_sync(self):
+    def no_sync(self) -> ContextManager[None]:
         """A context in which backward() adds to the local gradients and exchanges nothing. The next
         backward() outside sends the sum. A step() before that steps by this worker's own gradients, as under DDP, and
         is warned of: the last backward() of each step belongs outside."""
         return self._bandoneon.synchronizer.no_sync()
 
     @contextlib.contextmanager
-    def join(self, step=None):
+    def join(self, step: Callable[[], Any] | None = None) -> Iterator[None]:
         """Around a loop over data of which the workers have unequally much: who leaves it takes part in the
         others' steps, without gradients of its own, until all have left. Collective.
 
@@ -249,23 +249,25 @@ class _Distributed:
                 tensor=error.tensor,
             ) from error
 
-    def synchronize(self):
+    def synchronize(self) -> None:
         """Ends a round that was not ended by a backward pass; usually there is none, but where fewer
         than `backward_passes_per_step` were made, or with overlap="forward", whose deferred step it takes."""
         self._bandoneon.synchronizer.synchronize()
 
-    def set_loss_scale(self, scale):
+    def set_loss_scale(self, scale: float | None) -> None:
         """For gradients scaled otherwise than by a GradScaler: call it before backward()."""
         self._bandoneon.scale.set(scale)
 
-    def zero_grad(self, *args, **kwargs):
+    def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """As the optimizer's. A step that no backward() comes before is then a round of its own."""
         self._bandoneon.synchronizer.let_go_of_gradients()
         super().zero_grad(*args, **kwargs)
         self._bandoneon.synchronizer.forget_pass()
         self._bandoneon.scale.copy_ahead()
 
-    def add_param_group(self, param_group, named_parameters=None):
+    def add_param_group(
+        self, param_group: dict[str, Any], named_parameters: NamedParameters | None = None
+    ) -> None:
         """As the optimizer's. Collective: all workers add the same."""
         parts = self._bandoneon
         model, named_parameters = _model_of(named_parameters)
@@ -288,7 +290,7 @@ class _Distributed:
             raise
         parts.synchronizer.add(added)
 
-    def comm_state_dict(self):
+    def comm_state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs beside state_dict(): this rank's residuals, momentum and steps; of
         rank 0, what the servers owe, too."""
         parts = self._bandoneon
@@ -296,7 +298,7 @@ class _Distributed:
         parameters = parts.parameters
         return {**saved_by(parameters.worker, parts.settings), **parameters.state_dict(parts.timeout)}
 
-    def load_comm_state_dict(self, state):
+    def load_comm_state_dict(self, state: SavedState) -> None:
         """Takes up this rank's comm_state_dict(), or of the list of all ranks' what falls to this one,
         where there were more or fewer workers; the next step is the one after it. Collective: all
         workers load before any of them steps."""
@@ -306,7 +308,7 @@ class _Distributed:
         parts.parameters.load_state_dict(state, parts.timeout)
         parts.resume_check.is_settled = True
 
-    def resume_at(self, step=None):
+    def resume_at(self, step: int | None = None) -> None:
         """For a checkpoint without comm_state_dict(): codec schedules and warm-ups go on after `step`, by
         default the most that rank 0's optimizer state counts; residuals and momentum begin at 0.
         Collective, before any worker's first backward()."""
@@ -318,7 +320,7 @@ class _Distributed:
     def __reduce_ex__(self, protocol):
         refuse_pickling(self)
 
-    def close(self):
+    def close(self) -> None:
         """Takes the hooks away and frees the parameters' names for another optimizer, which begins at step 0 with
         empty memories. Workers and servers give back what they remember of this one: save comm_state_dict() before."""
         self._bandoneon.synchronizer.settle()

@@ -11,7 +11,7 @@ from ..errors import FailedPrecondition, InvalidArgument
 from ..session import default_worker
 from ..worker import Worker
 from .comm_state import ResumeCheck, fitting_state, saved_by
-from .hints import Closure, NamedParameters, Overrides, Weighting
+from .hints import Closure, NamedParameters, Overrides, SavedState, Weighting
 from .hyperparameters import check_not_negative, rule_text
 from .link_options import LinkOptions, LinkTable
 from .names import Names
@@ -158,7 +158,7 @@ class ServerOptimizer(WrappedOptimizer):
         self._rules = rules
 
     @WrappedOptimizer.state.getter
-    def state(self):
+    def state(self) -> dict[torch.Tensor, Any]:
         """Nothing, of each parameter: torch.distributed.checkpoint.state_dict takes a step of an optimizer
         whose state is empty, and here the servers would take it."""
         return {param: {} for group in self.param_groups for param in group["params"]}
@@ -179,7 +179,7 @@ class ServerOptimizer(WrappedOptimizer):
         return {**saved_by(self._links.worker, _SETTINGS), "parameters": params, "rules": list(self._rules), **links}
 
     @torch.no_grad()
-    def load_comm_state_dict(self, state: dict[str, Any]) -> None:
+    def load_comm_state_dict(self, state: SavedState) -> None:
         """Takes up this rank's comm_state_dict(), parameters included, or of the list of all ranks' what
         falls to this one, where there were more or fewer workers. Collective."""
         state = fitting_state(state, _SETTINGS, self._links.worker)

@@ -1,5 +1,9 @@
 """What optimizers have in common that are put around another one."""
 
+from __future__ import annotations
+
+from typing import Any, Iterable, NoReturn
+
 import torch
 
 from ..errors import InvalidArgument, Unimplemented
@@ -16,7 +20,7 @@ class WrappedOptimizer(RefusesGradScaler, torch.optim.Optimizer):
 
     has_local_models = False  # whether each worker's parameters and state are its own
 
-    def __init__(self, inner):
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
         check_optimizer(type(self).__name__, inner)
         if hasattr(inner, "comm_state_dict"):
             raise InvalidArgument(
@@ -29,37 +33,37 @@ class WrappedOptimizer(RefusesGradScaler, torch.optim.Optimizer):
         self.register_step_pre_hook(lambda own, *_: besides.before_step(_params_of(own.param_groups)))
 
     @property
-    def param_groups(self):
+    def param_groups(self) -> list[dict[str, Any]]:
         return self.inner.param_groups
 
     @param_groups.setter
-    def param_groups(self, groups):
+    def param_groups(self, groups: list[dict[str, Any]]) -> None:
         if self.inner is not None:  # Not those that the base begins with.
             self.inner.param_groups = groups
 
     @property
-    def state(self):
+    def state(self) -> Any:
         return self.inner.state
 
     @state.setter
-    def state(self, state):
+    def state(self, state: Any) -> None:
         if self.inner is not None:
             self.inner.state = state
 
-    def state_dict(self):
+    def state_dict(self) -> dict[str, Any]:
         return self.inner.state_dict()
 
-    def load_state_dict(self, state_dict):
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.inner.load_state_dict(state_dict)
 
-    def add_param_group(self, param_group):
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
         if self.inner is not None:
             raise Unimplemented(f"{type(self).__name__} takes its parameters when it is made")
 
-    def __reduce_ex__(self, protocol):
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
         refuse_pickling(self)
 
-    def rates(self, members):
+    def rates(self, members: Iterable[Any]) -> list[float]:
         """The learning rate of each member's group."""
         rates = learning_rates(self.param_groups)
         return [rates[id(member.param)] for member in members]
@@ -69,7 +73,7 @@ def _params_of(groups):
     return [param for group in groups for param in group["params"]]
 
 
-def refuse_pickling(optimizer):
+def refuse_pickling(optimizer: object) -> NoReturn:
     """Also copying, which goes the same way: what came out would exchange nothing."""
     raise Unimplemented(
         f"a {type(optimizer).__name__} is tied to this process's worker and cannot be pickled or copied: "

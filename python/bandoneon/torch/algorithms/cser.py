@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from typing import Any, ContextManager
 
 import torch
 
@@ -13,7 +13,7 @@ from ...session import default_worker
 from ...worker import Worker
 from ..broadcast import broadcast_parameters
 from ..comm_state import ResumeCheck, fitting_state, saved_by, step_to_resume_at
-from ..hints import Closure, NamedParameters, Overrides
+from ..hints import Closure, NamedParameters, Overrides, SavedState
 from ..hyperparameters import check_steps
 from ..link_options import LinkOptions, LinkTable
 from ..names import Names
@@ -185,14 +185,14 @@ class CSER(WrappedOptimizer):
         results = links.exchange(tensors, self._timeout, left_out=rests)
         return tensors, rests, results
 
-    def common_weights(self):
+    def common_weights(self) -> ContextManager[None]:
         """A context in which the parameters are xhat, to save them, say: the same in all workers, and
         nothing is asked for. Where implementation="model", averaged_weights()."""
         if self._common is None:
             return self.averaged_weights()
         return self._weights(self._common)
 
-    def averaged_weights(self):
+    def averaged_weights(self) -> ContextManager[None]:
         """A context in which the parameters are the mean of all workers' models, which is what the paper
         evaluates: xhat and the mean drift. Collective; asks for the mean, uncompressed."""
         if self._mean is None:
@@ -228,7 +228,7 @@ class CSER(WrappedOptimizer):
             state["common"] = dict(zip(names, (c.clone() for c in self._common)))
         return state
 
-    def load_comm_state_dict(self, state: dict[str, Any]) -> None:
+    def load_comm_state_dict(self, state: SavedState) -> None:
         """Takes up this rank's comm_state_dict(). Load this rank's model, too. Collective. Not of another
         number of workers: each has drifted by itself."""
         state = fitting_state(

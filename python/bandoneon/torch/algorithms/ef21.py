@@ -11,7 +11,7 @@ from ...session import default_worker
 from ...worker import Worker
 from ..broadcast import broadcast_parameters, check_same_weights
 from ..comm_state import ResumeCheck, fitting_state, saved_by, step_to_resume_at
-from ..hints import Closure, NamedParameters, Overrides
+from ..hints import Closure, NamedParameters, Overrides, SavedState
 from ..hyperparameters import check_decays
 from ..link_options import LinkOptions, LinkTable
 from ..local_memory import LocalMemory
@@ -138,7 +138,7 @@ class EF21(WrappedOptimizer):
         header = saved_by(self._links.worker, dict(self._settings))
         return {**header, "local": self._memory.state_dict(), **self._links.state_dict(self._timeout)}
 
-    def load_comm_state_dict(self, state: dict[str, Any]) -> None:
+    def load_comm_state_dict(self, state: SavedState) -> None:
         """Takes up this rank's comm_state_dict(), or of the list of all ranks' what falls to this one, where
         there were more or fewer workers; the next step is the one after it. Collective: all workers load
         before any of them steps."""

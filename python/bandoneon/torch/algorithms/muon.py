@@ -115,7 +115,7 @@ class Muon(PerParameterOptimizer):
         super().__init__(params, defaults)
 
     @property
-    def steps_one_by_one(self):
+    def steps_one_by_one(self) -> bool:
         return not self._batched
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

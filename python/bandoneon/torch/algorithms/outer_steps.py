@@ -27,7 +27,7 @@ class SignMomentum:
         check_not_negative(eta=self.eta, decay=self.decay)
 
     @property
-    def rule(self):
+    def rule(self) -> str:
         """The servers' update rule, as they read it."""
         return rule_text("sign_momentum", **asdict(self))
 
@@ -46,7 +46,7 @@ class Nesterov:
         check_not_negative(lr=self.lr)
 
     @property
-    def rule(self):
+    def rule(self) -> str:
         """The servers' update rule, as they read it."""
         return rule_text("nesterov", **asdict(self))
 
@@ -65,7 +65,7 @@ class SlowMo:
         check_not_negative(alpha=self.alpha)
 
     @property
-    def rule(self):
+    def rule(self) -> str:
         """The servers' update rule, as they read it."""
         return rule_text("slowmo", **asdict(self))
 

@@ -31,7 +31,7 @@ class QSR:
         if self.most < self.least:
             raise InvalidArgument(f"most={self.most} is less than least={self.least}")
 
-    def steps(self, step, rate):
+    def steps(self, step: int, rate: float) -> int:
         """Of the round that begins after `step` steps at that learning rate."""
         if step < self.warmup:
             return int(self.least)

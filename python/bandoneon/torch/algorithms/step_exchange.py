@@ -10,6 +10,7 @@ from ...errors import Unimplemented
 from ...session import default_worker
 from ..comm_state import ResumeCheck, fitting_state, saved_by, step_to_resume_at
 from ..ddp_besides import DDPBesides
+from ..hints import SavedState
 from ..local_memory import LocalMemory
 from ..loss_scale import RefusesGradScaler
 from ..names import Names
@@ -59,7 +60,7 @@ class StepExchangeOptimizer(RefusesGradScaler, torch.optim.Optimizer):
         header = saved_by(self._links.worker, dict(self._settings))
         return {**header, "local": self._memory.state_dict(), **self._links.state_dict(self._timeout)}
 
-    def load_comm_state_dict(self, state: dict[str, Any]) -> None:
+    def load_comm_state_dict(self, state: SavedState) -> None:
         """Takes up this rank's comm_state_dict(), or of the list of all ranks' what falls to this one,
         where there were more or fewer workers; the next step is the one after it. Collective: all
         workers load before any of them steps."""
