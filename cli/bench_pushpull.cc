@@ -62,7 +62,7 @@ constexpr char kExamples[] =
     "  bandoneon bench pushpull --workers 4 --hosts 1 --push 'ef(onebit)' --pull 'ef(onebit)'\n"
     "  bandoneon bench pushpull --push 'topk(ratio=0.01)' --pull 'topk(ratio=0.01)' --link 1gbit\n";
 
-// Of memcpy, whose rate varies from run to run.
+// Measurements of memcpy, whose rate varies from run to run.
 constexpr int kRepeats = 5;
 // A long run of short iterations has enough with these.
 constexpr size_t kMostRoofSteps = 200;

@@ -37,7 +37,7 @@ struct PushResult {
 
 // One of several gradients that are pushed as their sum.
 struct PushSource {
-  // Of the tensor's declared type and size, only read. Null: `codec` and `payload` replace it.
+  // An array of the tensor's declared type and size. Null: `codec` and `payload` replace it.
   ConstView data;
   float scale = 1.0f;  // its weight / its loss scale
   // Encodes `payload`, all elements in chunks: worker/pipeline/chunked_payload.h.

@@ -246,7 +246,7 @@ absl::Status Worker::Leave(absl::Duration timeout) {
   // Servers first: other workers would fail rounds that wait for a push of a worker that has left.
   BDN_RETURN_IF_ERROR(exchanges_->PrepareToLeave(clock_->Now() + timeout));
   BDN_RETURN_IF_ERROR(control_->Leave(absl::OkStatus(), timeout));
-  // What has no answer now gets none: all workers have left.
+  // Requests without an answer get none now: all workers have left.
   exchanges_->SetLeft(Aborted("all workers have left the job"));
   return absl::OkStatus();
 }

@@ -26,7 +26,7 @@ class Newcomers {
     absl::Duration least_silence = absl::Milliseconds(500);
     absl::Duration least_time = absl::Seconds(2);
   };
-  // What has become of newcomers, since the beginning.
+  // Counts of the newcomers that are gone, since the beginning.
   struct Counts {
     uint64_t ended = 0;  // ended by either side without a call
     uint64_t cut = 0;    // cut to make room for others

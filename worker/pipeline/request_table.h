@@ -137,7 +137,8 @@ class RequestTable {
     bool resend = false;
     bool accepted = false;  // the server has it, and waits for others
     int payload_losses = 0;
-    // How often the server could not take it, so that the same bytes were sent again.
+    // The number of times that the server could not take it, so that the same bytes were sent
+    // again.
     int retries = 0;
     int unanswered_probes = 0;  // probes sent since the server was last heard
     uint64_t frames_heard = 0;  // the server's Peer::frames_heard at the last probe
