@@ -31,6 +31,9 @@ void StepWithMomentum(const MomentumStep& step, const float* sum, size_t n, floa
 //   m <- m + new1 * (g - m)
 //   v <- old2 * v + new2 * g^2
 //   x <- keep * x - rate * (m / (sqrt(v) / root + eps))
+//
+// where at update t, with learning rate lr, keep = 1 - lr * decay (so the decay is decoupled, as in
+// AdamW), rate = lr / (1 - beta1^t) and root = sqrt(1 - beta2^t).
 struct AdamStep {
   float scale = 1;
   float new1 = 0;

@@ -12,8 +12,9 @@
 
 namespace bdn {
 
-// The declaration of a key, parsed and ready for use. Immutable, but for the step from which its
-// KeyCodecs may go uncompressed; copies of the key's state share it.
+// The declaration of a key, parsed and ready for use. All states of the key share one plan. It is
+// immutable but for one number: KeyCodecs::GoUncompressed sets the step from which on the key is
+// sent uncompressed.
 struct KeyPlan {
   KeyEntry entry;
   std::string name;        // the name of its first tensor, for errors

@@ -36,7 +36,8 @@ class RepeatedPtrField;
 }
 
 // The conversions between our types and the generated messages, for both ends of the control plane.
-// Reading checks everything that a peer could have got wrong: InvalidArgument names the field.
+// Reading checks each message by itself: InvalidArgument names the field that is wrong. What only
+// several messages together can show is checked by their reader, such as ReadDelta.
 
 namespace bdn {
 
@@ -82,8 +83,9 @@ absl::StatusOr<std::vector<QualityGroup>> ReadQuality(
 absl::StatusOr<std::vector<uint32_t>> ReadRetired(
     const bandoneon::control::HeartbeatRequest& message);
 PlacementVersion Read(const bandoneon::control::PlacementVersion& message);
-// Adds the content of one piece to that of the pieces before. CheckDelta is for the whole, not
-// called here. After an error part of the piece may have been added.
+// Adds the content of one piece to that of the pieces before. Checks the piece by itself; ReadDelta
+// calls CheckDelta once all pieces are there. After an error part of the piece may have been added,
+// so the delta is to be thrown away.
 absl::Status ReadMore(const bandoneon::control::CataloguePiece& message, CatalogueDelta* delta);
 absl::StatusOr<DeclarationPart> Read(const bandoneon::control::DeclareRequest& message);
 DeclarationAnswer Read(const bandoneon::control::DeclareReply& message);
