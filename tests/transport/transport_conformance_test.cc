@@ -795,6 +795,7 @@ INSTANTIATE_TEST_SUITE_P(
                                 Make<IpcFabric<LinkSecurity::kAuthenticated>>},
                     FabricParam{"ZmqIpcEncrypted", Make<IpcFabric<LinkSecurity::kEncrypted>>},
                     FabricParam{"IpcOfTheTable", Tabled("ipc")},
+                    FabricParam{"Pipe", Tabled("pipe")},
                     FabricParam{"Shm", Make<ShmFabric<LinkSecurity::kOpen>>},
                     FabricParam{"ShmAuthenticated", Make<ShmFabric<LinkSecurity::kAuthenticated>>},
                     FabricParam{"ThrottledLoopback", Make<ThrottledFabric<LoopbackFabric>>},
