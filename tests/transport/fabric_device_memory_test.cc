@@ -1,5 +1,6 @@
-// Registration of devices' memory, as far as a machine without one can show it: who offers it, that memory of the
-// host goes the same way (FI_HMEM_SYSTEM), and what is said where it cannot be.
+// Tests of the registration of devices' memory, as far as a machine without such a device can show
+// it: which providers offer it, that host memory takes the same path (FI_HMEM_SYSTEM), and the
+// errors where it is not possible.
 
 #include <filesystem>
 #include <memory>
@@ -18,7 +19,7 @@ using ::testing::HasSubstr;
 
 constexpr FabricDevice kGpu = {FabricDevice::Kind::kCuda, 0};
 
-// Those that can be used here, and are listed with it or without.
+// Returns the usable providers of this machine that are listed with device memory, or without it.
 std::vector<FabricProvider> Listed(bool with_device_memory) {
   const std::vector<FabricProvider> all = *ListFabricProviders();
   std::vector<FabricProvider> listed;

@@ -1,4 +1,5 @@
-// Either end of a fabric is killed at any instant: the other goes on, and keeps nothing of it.
+// Tests that kill either end of a fabric at any instant: the other end goes on, and keeps nothing
+// of it.
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -25,13 +26,13 @@ extern char** environ;
 namespace bdn {
 namespace {
 
-// BDN_KILLS of the environment says how many; else few.
+// Returns the number of kills: BDN_KILLS of the environment, or a few.
 int NumKills() {
   const char* const asked = getenv("BDN_KILLS");
   return asked == nullptr ? 6 : atoi(asked);
 }
 
-// fabric_peer, and what it says. Killed when it goes.
+// A process of fabric_peer, with its output. The destructor kills it.
 class PeerProcess {
  public:
   explicit PeerProcess(std::vector<std::string> args) {
@@ -51,7 +52,7 @@ class PeerProcess {
   }
   ~PeerProcess() { Kill(); }
 
-  // Its first line; blocks until it comes, or the process has ended.
+  // Returns its first line; blocks until the line comes or the process has ended.
   std::string Line() {
     std::string line;
     char c;
@@ -59,7 +60,7 @@ class PeerProcess {
     return line;
   }
   void Signal(int number) { kill(pid_, number); }
-  // Returns when it stands still.
+  // Stops the process, and returns once it stands still.
   void Stop() {
     kill(pid_, SIGSTOP);
     int status = 0;
@@ -87,7 +88,7 @@ size_t NumDescriptors() {
   return count;
 }
 
-// What this process has that a peer's death must not leave more of.
+// The resources of this process of which a peer's death must not leave more.
 struct Held {
   size_t descriptors = NumDescriptors();
   size_t regions = FabricRegion::NumAlive();
@@ -116,11 +117,12 @@ std::unique_ptr<FabricTransport> MakeFabric(const std::string& provider) {
 class FabricKillTest : public ::testing::TestWithParam<const char*> {
  protected:
   ~FabricKillTest() override {
-    EXPECT_EQ(FabricRegion::NumAlive(), 0u);  // the test's transports have gone
+    EXPECT_EQ(FabricRegion::NumAlive(), 0u);  // the test's transports are destroyed
   }
 };
 
-// So long that any instant of a few frames' life is met.
+// Waits for a random time of `most` at most, so that kills meet any instant in the life of a few
+// frames.
 void SpendUpTo(absl::Duration most, std::mt19937_64* random) {
   const absl::Time until = kClock.Now() + most * (static_cast<double>((*random)() % 1000) / 1000);
   while (kClock.Now() < until) std::this_thread::yield();
@@ -179,7 +181,7 @@ TEST_P(FabricKillTest, AClientOutlivesItsServers) {
       MutexLock lock(&mu);
       before = num_back;
     }
-    // What was on its way may be lost: so it is sent again, as those above a transport do.
+    // A frame on its way may be lost, so it is sent again, as the users of a transport do.
     const absl::Time deadline = PatienceEnds();
     for (bool is_back = false; !is_back;) {
       ASSERT_LT(kClock.Now(), deadline) << i;
@@ -205,7 +207,7 @@ TEST_P(FabricKillTest, AClientOutlivesItsServers) {
   client->Join();
 }
 
-// One end with two peers, of which one is killed while a long write to it is on its way.
+// One end with two peers. One of them is killed while a long write to it is on its way.
 class FabricBystanderTest : public FabricKillTest {
  protected:
   FabricBystanderTest() : here_(MakeFabric(GetParam())) {
@@ -222,7 +224,7 @@ class FabricBystanderTest : public FabricKillTest {
     MutexLock lock(&mu_);
     return num_from_[peer];
   }
-  // Whichever has sent something, but for `other`.
+  // Returns a connection on which something came, other than `other`.
   ConnectionId AwaitPeer(ConnectionId other = 0) {
     ConnectionId found = 0;
     AwaitTrue([&] {
@@ -234,7 +236,8 @@ class FabricBystanderTest : public FabricKillTest {
     });
     return found;
   }
-  // A frame goes there, has left, and another comes; sent again where it was lost.
+  // Sends a frame there, and waits until it has left and one has come back. Sends again where one
+  // was lost.
   void ExpectExchange(ConnectionId peer) {
     const size_t before = num_from(peer);
     const auto num_sent = std::make_shared<std::atomic<int>>(0);
@@ -287,7 +290,7 @@ TEST_P(FabricBystanderTest, AServerGoesOnWithTheClientsThatLive) {
   for (int i = 0; i < 4; ++i) ExpectExchange(living);
 }
 
-// A client whose server is away for a while, and what it does meanwhile.
+// A client whose server does not answer for a while.
 class FabricAbsenceTest : public FabricKillTest {
  protected:
   FabricAbsenceTest() : client_(MakeFabric(GetParam())) {
@@ -308,7 +311,7 @@ class FabricAbsenceTest : public FabricKillTest {
     to_ = *client_->Connect(PeerOver(address, GetParam()));
   }
   void Send(size_t bytes) { client_->Send(to_, FrameOf(1, bytes), done_.Expect()); }
-  // What was on its way may be lost: so it is sent again, as those above a transport do.
+  // A frame on its way may be lost, so it is sent again, as the users of a transport do.
   void ExpectComesThrough() {
     const size_t before = num_back();
     absl::Time next = kClock.Now();
@@ -335,7 +338,7 @@ TEST_P(FabricAbsenceTest, AServerThatIsStoppedIsMetAgainWhenItGoesOn) {
   server.Signal(SIGSTOP);
   const uint64_t met = client_->num_meetings();
   Send(300000);
-  // The silence ends the meeting, and the next begins.
+  // The silence ends the meeting, and the next one begins.
   AwaitTrue([&] { return client_->num_meetings() > met; });
   server.Signal(SIGCONT);
   ExpectComesThrough();

@@ -8,7 +8,8 @@
 namespace bdn {
 namespace {
 
-// Libraries of PSM take them as they are loaded, and end the process as they like.
+// The libraries of PSM replace signal handlers when they are loaded, and theirs end the process in
+// their own way.
 TEST(FabricLibraryTest, LeavesSignalsToWhoseProcessItIs) {
   const int signals[] = {SIGINT, SIGTERM, SIGSEGV, SIGABRT, SIGBUS, SIGILL};
   for (const int number : signals) {

@@ -1,8 +1,9 @@
 // One end of a fabric as a process of its own, for tests that kill it.
 //
-//   fabric_peer server PROVIDER [ADDRESS]  prints its address, and sends back what comes
-//   fabric_peer client PROVIDER ADDRESS    prints a line once a frame came back, and sends on and on:
-//                                         again, too, when nothing comes back, as what is on its way may be lost
+//   fabric_peer server PROVIDER [ADDRESS]  prints its address, and sends back each frame
+//   fabric_peer client PROVIDER ADDRESS    prints a line once a frame came back, and sends for ever
+//
+// The client also sends again when nothing comes back, because a frame on its way may be lost.
 
 #include <signal.h>
 #include <sys/prctl.h>

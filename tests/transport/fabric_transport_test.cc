@@ -1,4 +1,5 @@
-// What a fabric's transport owes beyond the conformance suite: no copies, and no trust.
+// Tests of a fabric's transport beyond the conformance suite: it makes no copies, and trusts no
+// peer.
 
 #include "common/transport/fabric/fabric_transport.h"
 
@@ -64,7 +65,7 @@ class FabricTransportTest : public ::testing::TestWithParam<const char*> {
     server_->Join();
   }
   const Peer& Server() const { return peer_; }
-  // The same with another fabric, or none.
+  // Returns the same peer with another fabric, or without one.
   Peer ServerWith(const std::string& provider) const {
     Peer peer = PeerAt(address_);
     if (!provider.empty()) peer.endpoints.push_back({std::string(kFabricScheme), provider});
@@ -74,8 +75,8 @@ class FabricTransportTest : public ::testing::TestWithParam<const char*> {
     MutexLock lock(&mu_);
     return gone_.size();
   }
-  // A client of the same kind is served. What was on its way when the server's endpoint was opened anew is
-  // lost, and sent again as those above a transport do.
+  // Expects that a client of the same kind is served. Frames that were on their way when the
+  // server's endpoint was opened anew are lost, and sent again as the users of a transport do.
   void ExpectServes() {
     const auto client = MakeFabric(GetParam());
     Inbox back;
@@ -101,7 +102,7 @@ class FabricTransportTest : public ::testing::TestWithParam<const char*> {
   }
 
   Inbox inbox_;
-  Step last_step_ = 1000;  // of ExpectServes, and of no frame of a test
+  Step last_step_ = 1000;  // steps of ExpectServes, which no frame of a test has
   Mutex mu_;
   std::vector<ConnectionId> gone_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<FabricTransport> server_;
@@ -128,7 +129,7 @@ TEST_P(FabricTransportTest, CopiesNoPayload) {
     done.WaitForAll();
     EXPECT_EQ(client->bytes_copied(), 0u);
     EXPECT_EQ(server_->bytes_copied(), 0u);
-    // Of other memory, where the provider needs its own.
+    // Payloads of other memory are copied, where the provider needs its own.
     client->Send(to_server, FrameOf(1, 50000), done.Expect());
     ExpectSameFrame(inbox_.WaitFor(1).at(0).frame, FrameOf(1, 50000));
     inbox_.Clear();
@@ -144,7 +145,7 @@ TEST_P(FabricTransportTest, CarriesMoreThanAWindowHoldsWhoeverHoldsIt) {
   Completions done;
   client->Start(back.Handler());
   const ConnectionId to_server = *client->Connect(Server());
-  // All are held by the inbox: 24 MB where a window has 4.
+  // The inbox holds all frames: 24 MB, where a window has 4.
   constexpr size_t kFrames = 60;
   const auto size_of = [](Step step) { return 100000 + (step * 77777) % 600000; };
   for (Step step = 0; step < kFrames; ++step) {
@@ -213,7 +214,7 @@ TEST_P(FabricTransportTest, TakesTheNetworkToAPeerWithoutOneWhereItMay) {
 
 // ---- A peer that writes what it likes
 
-// It has met the server as a transport does, and then does everything by hand.
+// A client that meets the server as a transport does, and then does everything by hand.
 class Stranger {
  public:
   Stranger(const std::string& provider, const std::string& address)
@@ -257,7 +258,7 @@ class Stranger {
     return *answer_;
   }
 
-  // Each returns when it is over, well or not.
+  // Each returns when its operation has ended, well or not.
   void Message(const std::vector<std::byte>& bytes) {
     FabricOperation operation;
     Await(&operation, [&] { return endpoint_->Send(*peer_, {bytes, nullptr}, {}, &operation); });
@@ -414,7 +415,7 @@ TEST_P(FabricTransportTest, OutlivesAnything) {
     std::vector<std::byte> bytes = HeadOf(server, random() % 64);
     bytes.resize(bytes.size() + random() % 64);
     for (uint64_t changes = random() % 4; changes > 0; --changes) {
-      // Behind what would only make it somebody else's.
+      // Behind the fields that only say whose it is.
       const size_t at = random() % 8 == 0 ? random() % bytes.size() : 32 + random() % 96;
       if (at < bytes.size()) bytes[at] = static_cast<std::byte>(random());
     }
@@ -440,7 +441,7 @@ TEST_P(FabricTransportTest, OutlivesAnything) {
 INSTANTIATE_TEST_SUITE_P(Providers, FabricTransportTest, ::testing::Values("tcp;ofi_rxm"),
                          [](const auto&) { return "Tcp"; });
 
-// ---- What it says
+// ---- Errors
 
 TEST(FabricProvidersTest, SaysWhichThereAreAndWhyOthersAreNot) {
   const auto providers = ListFabricProviders();

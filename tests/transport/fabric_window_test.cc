@@ -13,8 +13,8 @@ constexpr uint32_t kBlocks = 16;
 constexpr uint64_t kToken = 77;
 constexpr uint32_t kFirst = 3u << 20 | 5u << 14;
 
-// libfabric's provider shm, which jobs may not choose, addresses a window by where it lies, so that this test can
-// write as a peer does.
+// Tests over libfabric's provider shm, which jobs may not choose. It addresses a window by its
+// place in memory, so that these tests can write as a peer does.
 class FabricWindowTest : public ::testing::Test {
  protected:
   FabricWindowTest() : endpoint_(*FabricEndpoint::Open({.provider = "shm"})) {

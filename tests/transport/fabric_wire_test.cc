@@ -78,7 +78,7 @@ TEST(FabricWireTest, WhatIsSaidComesBack) {
   EXPECT_EQ(DecodeFabricHandshake(EncodeFabricHandshake(refusal).span())->refusal.size(), 512u);
 }
 
-// What either decoder makes of `bytes`: the other makes the same.
+// Expects that both decoders make the same of `bytes`.
 void CheckAgainstReference(const Bytes& bytes) {
   const ByteSpan span = std::as_bytes(std::span(bytes));
   const auto handshake = DecodeFabricHandshake(span);

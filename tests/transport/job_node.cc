@@ -60,8 +60,8 @@ absl::StatusOr<std::unique_ptr<Worker>> Join(const std::string& scheme,
   return Worker::Create(options, clock, telemetry, std::move(control), std::move(transport));
 }
 
-// The gradient of (w - target)^2 / 2 as this rank sees it; the mean over the ranks is exact in float32,
-// because all numbers are small multiples of 1/1024.
+// The gradient of (w - target)^2 / 2 as this rank sees it; the mean over the ranks is exact in
+// float32, because all numbers are small multiples of 1/1024.
 float Gradient(float weight, size_t i, Rank rank) {
   const float target = static_cast<float>(i % 7) + (rank == 0 ? 1.0f : -1.0f);
   return weight - target;

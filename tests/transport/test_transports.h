@@ -8,8 +8,8 @@
 
 namespace bdn {
 
-// The transports that only tests have, as rows behind those of the product. Each is a network, and listens
-// at SCHEME://PATH. A row here is trained over by tests/system/transport_job_test.py.
+// The transports that only tests have, as rows behind those of the product. Each is a network, and
+// listens at SCHEME://PATH. A row here is trained over by tests/system/transport_job_test.py.
 inline const std::vector<TransportRow> kTestTransports = {
     TransportRow{"pipe", MakePipeTransport},
 };

@@ -436,8 +436,8 @@ TEST_P(TransportTest, CarriesTheFramesOfManyThreads) {
   completions_.WaitForAll();
 }
 
-// Each end writes more than the way between them holds while the other does: an end that writes before it
-// reads would wait for ever.
+// Each end writes more than the way between them holds while the other does: an end that writes
+// before it reads would wait for ever.
 TEST_P(TransportTest, CarriesLongFramesBothWaysAtOnce) {
   const ConnectionId to_server = StartBoth();
   Send(client_.get(), to_server, FrameOf(0, 10));

@@ -9,9 +9,11 @@
 namespace bdn {
 namespace {
 
-constexpr size_t kAlignment = 64;
+constexpr size_t kAlignment = 64;  // of all blocks, so that no two share a cache line
 constexpr size_t kPage = 4096;
-constexpr size_t kSegment = size_t{32} << 20;  // but for a block that is larger
+// The least size of a segment. To register memory is slow, and a card has room for few
+// registrations, so one registration serves many blocks.
+constexpr size_t kSegment = size_t{32} << 20;
 
 size_t RoundUp(size_t size, size_t to) { return (size + to - 1) / to * to; }
 
@@ -35,6 +37,7 @@ FabricArena::Segment* FabricArena::AddSegment(size_t size) {
       memory.ok() ? endpoint_->Register((*memory)->span(), /*peers_may_write=*/false)
                   : absl::StatusOr<std::unique_ptr<FabricRegion>>(memory.status());
   if (!region.ok()) {
+    // Said once until it succeeds again: a limit that is reached is met by every frame.
     if (!has_said_) LogWarning("no memory to send from: %s", region.status().message());
     has_said_ = true;
     return nullptr;
@@ -74,6 +77,7 @@ void FabricArena::Stop() {
 void FabricArena::Close() {
   MutexLock lock(&mu_);
   is_closed_ = true;
+  // The memory itself stays, because buffers that were allocated here may outlive the transport.
   for (Segment& segment : segments_) segment.region.reset();
 }
 

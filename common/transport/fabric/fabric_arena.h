@@ -15,26 +15,29 @@
 
 namespace bdn {
 
-// Memory that the provider may send from: segments, registered whole and kept, so that nothing is
-// registered for a frame. For providers that ask for it. Thread-safe. The device seam: a domain of a GPU's
-// memory would give Register its FabricDevice, and lend the same descriptors.
+// Registered memory for payloads, for providers that send from registered memory alone. Segments
+// are registered whole and kept, so that nothing is registered for a single frame. Thread-safe. A
+// domain of a GPU's memory would be built the same way: it would pass its FabricDevice to Register
+// and lend the same descriptors.
 class FabricArena final : public MemoryDomain {
  public:
-  // REQUIRES: `endpoint` outlives Close.
+  // REQUIRES: `endpoint` lives until Close has returned.
   FabricArena(const FabricEndpoint* endpoint, std::shared_ptr<RetiredAddresses> retired)
       : endpoint_(endpoint), retired_(std::move(retired)) {}
 
   std::byte* Allocate(size_t size) override;
   void Free(std::byte* block, size_t size) override;
 
+  // The provider's descriptor of the segment in which some bytes lie.
   struct Place {
     void* descriptor;
   };
-  // Nothing where these bytes are of other memory.
+  // Returns nothing where the bytes do not lie in this arena, or the arena is closed.
   std::optional<Place> Find(ByteSpan bytes) const;
-  // Nothing is allocated any more.
+  // Adds no more segments. Allocate then fails where no block is free.
   void Stop();
-  // Nothing can be sent from it any more either; what there is can still be read.
+  // Stops, and ends all registrations: nothing can be sent from the arena any more. Its bytes can
+  // still be read and written by this process.
   void Close();
 
  private:
@@ -51,7 +54,7 @@ class FabricArena final : public MemoryDomain {
   mutable Mutex mu_;
   std::vector<Segment> segments_ ABSL_GUARDED_BY(mu_);
   bool is_closed_ ABSL_GUARDED_BY(mu_) = false;
-  bool has_said_ ABSL_GUARDED_BY(mu_) = false;  // that there is no memory
+  bool has_said_ ABSL_GUARDED_BY(mu_) = false;  // the log has told that no memory can be had
 };
 
 }  // namespace bdn

@@ -30,10 +30,11 @@ namespace {
 static_assert(sizeof(FabricOperation) >= sizeof(fi_context2));
 
 constexpr size_t kEventBatch = 64;
+// There are at most 512 sends and 256 receives of this end; the rest is for the writes of peers.
 constexpr size_t kQueueEntries = 8192;
-// Of writes: what comes with them takes so many bytes.
+// Bytes of immediate data that come with a write.
 constexpr size_t kImmediateBytes = 4;
-constexpr size_t kPieces = 2;  // of a message or a write
+constexpr size_t kPieces = 2;  // head and body of a message or a write
 
 struct Close {
   template <typename Handle>
@@ -44,7 +45,8 @@ struct Close {
 template <typename Handle>
 using Owned = std::unique_ptr<Handle, Close>;
 
-// As many random bytes as the provider takes.
+// Returns a random key of as many bytes as the provider takes. A peer that was not told the key
+// cannot guess it, and so cannot write.
 uint64_t RandomKey(size_t key_bytes) {
   const std::string random = RandomSecret();
   const auto key = LoadLittle<uint64_t>(std::as_bytes(std::span(random)));
@@ -53,7 +55,8 @@ uint64_t RandomKey(size_t key_bytes) {
 
 }  // namespace
 
-// In the order in which they are opened; closed in the reverse.
+// The objects of libfabric in the order in which they are opened. Each belongs to those above it,
+// so they are closed in the reverse order.
 struct FabricEndpoint::Handles {
   std::unique_ptr<fi_info, void (*)(fi_info*)> info{nullptr, nullptr};
   Owned<fid_fabric> fabric;
@@ -158,6 +161,9 @@ absl::Status FabricEndpoint::OpenQueue() {
   attributes.format = FI_CQ_FORMAT_DATA;
   attributes.size = kQueueEntries;
   attributes.wait_obj = FI_WAIT_FD;
+  // A poller that can block on a file descriptor costs no processor time while nothing arrives, so
+  // that is tried first. Some providers have no such descriptor, or fail only when they are asked
+  // for it.
   fid_cq* queue = nullptr;
   if (fi_cq_open(handles_->domain.get(), &attributes, &queue, nullptr) == 0) {
     handles_->queue.reset(queue);
@@ -176,7 +182,7 @@ absl::Status FabricEndpoint::OpenQueue() {
 absl::StatusOr<std::unique_ptr<FabricRegion>> FabricEndpoint::Register(
     MutableByteSpan bytes, bool peers_may_write, const FabricDevice& device) const {
   const fi_domain_attr& domain = *handles_->info->domain_attr;
-  const bool chooses_key = (domain.mr_mode & FI_MR_PROV_KEY) != 0;
+  const bool chooses_key = (domain.mr_mode & FI_MR_PROV_KEY) != 0;  // the provider does
   const bool is_of_host = device.kind == FabricDevice::Kind::kHost;
   if (!is_of_host && !has_device_memory_) {
     return FailedPrecondition(
@@ -220,8 +226,9 @@ absl::StatusOr<std::unique_ptr<FabricRegion>> FabricEndpoint::Register(
                                         fi_mr_desc(region));
 }
 
-// Whether the provider may be shown it: it reads as much as its own addresses have, and some take no other
-// address any more once they have seen one of an unknown family.
+// Whether the provider may be given a peer's address. A provider reads as many bytes as its own
+// addresses have, whatever the length, and some take no address at all once they have met one of an
+// unknown family.
 bool FabricEndpoint::IsAddressLike(const std::string& address) const {
   const uint32_t format = handles_->info->addr_format;
   if (format == FI_ADDR_STR) {
@@ -245,6 +252,7 @@ absl::StatusOr<FabricEndpoint::Peer> FabricEndpoint::AddPeer(const std::string& 
     return InvalidArgument("fabric provider %s: a peer's address of %d bytes is none of its own",
                            provider_, address.size());
   }
+  // Addresses of format FI_ADDR_STR are C strings.
   const std::string terminated = address + '\0';
   fi_addr_t peer = FI_ADDR_NOTAVAIL;
   const int added =

@@ -19,18 +19,20 @@ struct fid_mr;
 
 namespace bdn {
 
-// What a completion is told by. It stays where it is from the call that began it to its completion.
+// The context of one libfabric operation, by which its completion is recognised. It must not move
+// from the call that begins the operation until the completion.
 struct FabricOperation {
-  alignas(8) std::array<std::byte, 64> providers{};  // scratch of the provider's
-  bool is_receive = false;                           // for who looks at events of several kinds
+  alignas(8) std::array<std::byte, 64> providers{};  // scratch memory of the provider
+  bool is_receive = false;  // tells receives from sends, whose events come together
 };
 
+// A completion of an operation of this end, or the arrival of a peer's write.
 struct FabricEvent {
   enum class Kind {
-    kDone,      // what `operation` sent or wrote is not read any more
+    kDone,      // the memory that `operation` sent or wrote is not read any more
     kReceived,  // `bytes` lie where `operation` was to receive them
-    kWritten,   // a peer has written, and sent `immediate` along: all of it has arrived
-    kFailed,    // `operation`, which may be null, did not come to its end: `status` names why
+    kWritten,   // a peer has written, and sent `immediate` along: all of the write has arrived
+    kFailed,    // `operation`, which may be null, has failed: `status` says why
   };
   Kind kind = Kind::kDone;
   FabricOperation* operation = nullptr;
@@ -39,7 +41,8 @@ struct FabricEvent {
   absl::Status status;
 };
 
-// Memory that the provider knows, until this goes: then no peer can write to it any more.
+// A registration of memory with the provider. Once it is destroyed, no peer can write to the memory
+// any more.
 class FabricRegion {
  public:
   FabricRegion(fid_mr* region, uint64_t key, uint64_t base, void* descriptor);
@@ -48,9 +51,10 @@ class FabricRegion {
   FabricRegion& operator=(const FabricRegion&) = delete;
 
   uint64_t key() const { return key_; }
-  uint64_t base() const { return base_; }  // what peers address its first byte by
+  // The address by which peers name the first byte.
+  uint64_t base() const { return base_; }
   void* descriptor() const { return descriptor_; }
-  // How many of this process there are. Thread-safe.
+  // Returns how many registrations this process has. Thread-safe.
   static size_t NumAlive();
 
  private:
@@ -60,32 +64,36 @@ class FabricRegion {
   void* const descriptor_;
 };
 
-// Whose memory is registered.
+// The device that owns memory which is registered.
 struct FabricDevice {
   enum class Kind { kHost, kCuda };
   Kind kind = Kind::kHost;
-  int number = 0;  // CUDA's (CUdevice)
+  int number = 0;  // CUDA's number of the device (CUdevice)
 };
 
-// A reliable datagram endpoint of libfabric: messages to peers by their addresses, and writes into
-// memory that they have granted. It obeys what the provider says of memory (mr_mode), limits and
-// progress. Not thread-safe, but Register and what FabricRegion does.
+// A reliable datagram endpoint of libfabric. It sends messages to peers by their addresses, and
+// writes into memory that peers have granted. It obeys the provider's demands about memory
+// (mr_mode), limits and progress. Not thread-safe, except for Register and the destructor of
+// FabricRegion.
 class FabricEndpoint {
  public:
   struct Options {
     std::string library = kFabricLibrary;
     std::string provider;  // "tcp;ofi_rxm", "verbs;ofi_rxm", "efa"
-    std::string domain;  // the provider's name of a device ("mlx5_0", "eth0"); empty for its first
-    std::string interface;  // an address or name of this host to be reached at; empty for its first
-    // Memory as providers of cards want it, also where this one does not: what is sent from is registered
-    // (FI_MR_LOCAL). For tests.
+    // The provider's name of a device ("mlx5_0", "eth0"); empty takes its first.
+    std::string domain;
+    // An address or name of this machine by which peers reach it; empty takes the domain's first.
+    std::string interface;
+    // Treats memory as the providers of network cards do (FI_MR_LOCAL: memory is registered before
+    // anything is sent from it), even if this provider does not ask for it. For tests.
     bool as_card = false;
     // Asks for registration of devices' memory (FI_HMEM), where the provider offers it.
     bool device_memory = false;
   };
-  // NotFound: there is no such provider, domain or interface here; the message says which there are.
+  // Opens an endpoint. NotFound: this machine has no such provider, domain or interface; the
+  // message lists those that there are.
   static absl::StatusOr<std::unique_ptr<FabricEndpoint>> Open(const Options& options);
-  // REQUIRES: all its regions have gone. What was begun and has not ended never will.
+  // REQUIRES: all its regions are destroyed. Operations that have not ended get no event any more.
   ~FabricEndpoint();
   FabricEndpoint(const FabricEndpoint&) = delete;
   FabricEndpoint& operator=(const FabricEndpoint&) = delete;
@@ -94,44 +102,50 @@ class FabricEndpoint {
   const std::string& domain() const { return domain_; }
   const std::string& address() const { return address_; }  // for peers' AddPeer
   uint64_t max_message_bytes() const { return max_message_bytes_; }
-  // What is sent from must be registered.
+  // Whether memory must be registered before anything is sent from it.
   bool needs_registered_sends() const { return needs_registered_sends_; }
-  // Register takes devices' memory: it was asked for, and the provider offers it.
+  // Whether Register takes devices' memory: it was asked for, and the provider offers it.
   bool has_device_memory() const { return has_device_memory_; }
 
-  // `bytes` must be there (touched) already. ResourceExhausted: the limit of locked memory is too
-  // small; it says how much is needed and how to raise it. FailedPrecondition: of a `device` that the
-  // provider does not offer, or its libfabric cannot reach.
+  // Registers memory whose pages are there (touched) already. ResourceExhausted: the limit of
+  // locked memory is too small; the message says how much is needed and how to raise the limit.
+  // FailedPrecondition: the provider does not offer memory of `device`, or libfabric cannot reach
+  // it.
   absl::StatusOr<std::unique_ptr<FabricRegion>> Register(MutableByteSpan bytes,
                                                          bool peers_may_write,
                                                          const FabricDevice& device = {}) const;
 
   using Peer = uint64_t;
-  // The same for the same address, until it was removed as often as it was added.
+  // Returns the peer at an address. It is the same for the same address until RemovePeer was called
+  // as often as AddPeer.
   absl::StatusOr<Peer> AddPeer(const std::string& address);
   void RemovePeer(const std::string& address);
   size_t num_peers() const { return peers_.size(); }
 
-  // Each begins something, which ends in an event of `operation`. Unavailable: the provider takes no
-  // more now, try again after Poll; others: it never will, and there is no event.
+  // Receive, Send and Write begin an operation, which ends in an event of `operation`. Unavailable:
+  // the provider takes no more now; call again after Poll. Any other error is final. After an error
+  // there is no event.
   absl::Status Receive(MutableByteSpan bytes, void* descriptor, FabricOperation* operation);
+  // A part of a message or write, with the descriptor of its registration.
   struct Piece {
     ByteSpan bytes;
-    void* descriptor;  // null where nothing need be registered
+    void* descriptor;  // null where memory need not be registered
   };
   absl::Status Send(Peer to, const Piece& head, const Piece& body, FabricOperation* operation);
-  // To `address` on in the memory that `key` names. The peer's event has `immediate`, once all of it
-  // has arrived.
+  // Writes from `address` on into the memory that memory key `key` names. The peer gets an event
+  // with `immediate` once all of the write has arrived.
   absl::Status Write(Peer to, const Piece& head, const Piece& body, uint64_t address, uint64_t key,
                      uint32_t immediate, FabricOperation* operation);
 
-  // Adds what has come to an end, and lets the provider work. False: there was nothing.
+  // Appends the events that there are, and lets the provider work. False: there were none.
   bool Poll(std::vector<FabricEvent>* events);
-  // A descriptor that can be read when there is something to Poll; -1 where the provider has none.
+  // A file descriptor that is readable when Poll has something to do; -1 where the provider has
+  // none.
   int wait_fd() const { return wait_fd_; }
-  // Whether wait_fd() may be waited for now.
+  // Whether the caller may block on wait_fd() now. If not, there are events to Poll first.
   bool MayWait();
-  // Nothing is sent or received any more, nor are buffers touched; only regions may still be closed.
+  // Ends all sending and receiving: buffers are not touched afterwards. Only regions may still be
+  // destroyed.
   void Close();
 
  private:
@@ -153,7 +167,8 @@ class FabricEndpoint {
   bool needs_registered_sends_ = false;
   bool has_device_memory_ = false;
   int wait_fd_ = -1;
-  std::map<std::string, std::pair<Peer, int>> peers_;  // by address: how often it was added
+  // By address: the peer, and how often AddPeer has added it.
+  std::map<std::string, std::pair<Peer, int>> peers_;
 };
 
 }  // namespace bdn

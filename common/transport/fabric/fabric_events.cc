@@ -10,7 +10,8 @@ namespace bdn {
 namespace {
 
 constexpr char kBrokeRules[] = "it does not keep to the rules";
-// Rounds of events before a connection's end is told: peers that go on sending must not keep it back.
+// Rounds of events before a connection's end is told: peers that go on sending must not keep it
+// back.
 constexpr int kMostDrains = 256;
 
 }  // namespace

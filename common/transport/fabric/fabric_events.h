@@ -7,8 +7,8 @@
 
 namespace bdn {
 
-// The events of a fabric's endpoint: frames and credits that have arrived, and sends that have come to an
-// end. Not thread-safe: the poller's.
+// The events of a fabric's endpoint: frames and credits that have arrived, and sends that have come
+// to an end. Not thread-safe: the poller's.
 class FabricEvents {
  public:
   // `sessions` is borrowed.

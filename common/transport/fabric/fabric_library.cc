@@ -19,8 +19,8 @@ bool Find(void* library, const char* symbol, Function** to) {
   return *to != nullptr;
 }
 
-// Puts back how this process takes signals: libraries of PSM, which libfabric is linked with, take SIGINT,
-// SIGTERM and those of crashes as they are loaded.
+// A guard that restores this process's signal handlers. The libraries of PSM, with which libfabric
+// is linked, replace those of SIGINT, SIGTERM and of crashes when they are loaded.
 class KeptSignals {
  public:
   KeptSignals() {

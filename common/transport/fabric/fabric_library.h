@@ -12,13 +12,15 @@ struct fid_fabric;
 
 namespace bdn {
 
-// Where the loader finds the host's own, its vendor's build included.
+// The name by which the loader finds this machine's library, which may be a vendor's build.
 inline constexpr char kFabricLibrary[] = "libfabric.so.1";
 
-// libfabric's entry points: all other calls go through what these return. It is opened when it is
-// needed and never closed, as its providers leave threads and handlers of their own behind.
+// The entry points of libfabric; all other calls go through the objects that these return. The
+// library is opened when it is first needed and never closed, because its providers leave threads
+// and handlers of their own behind.
 struct FabricLibrary {
-  // NotFound: it is not on this machine; FailedPrecondition: it is too old. Both say what to install.
+  // Opens the library. NotFound: this machine has none. FailedPrecondition: it is too old. Both
+  // errors say what to install or update.
   static absl::StatusOr<FabricLibrary> Open(const std::string& path);
 
   int (*getinfo)(uint32_t version, const char* node, const char* service, uint64_t flags,

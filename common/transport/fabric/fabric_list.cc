@@ -25,10 +25,10 @@ struct Known {
   std::string_view name;
   bool is_rdma;
 };
-// Those that are asked for, in the order in which they are best.
+// The providers that are asked for, the best first.
 constexpr Known kKnown[] = {{"efa", true}, {"verbs;ofi_rxm", true}, {"tcp;ofi_rxm", false}};
 
-// Of libfabric's headers: 0 where they are older than its registration of devices' memory.
+// Flags of libfabric's headers; 0 where the headers are older than registration of devices' memory.
 #if defined(FI_HMEM) && defined(FI_MR_HMEM)
 constexpr uint64_t kDeviceMemory = FI_HMEM;
 constexpr int kDeviceMemoryMode = FI_MR_HMEM;
@@ -37,7 +37,8 @@ constexpr uint64_t kDeviceMemory = 0;
 constexpr int kDeviceMemoryMode = 0;
 #endif
 
-// What the transport needs of any.
+// Returns the demands of the transport on any provider. mr_mode lists the provider's demands that
+// this code can meet, of which each provider makes some.
 InfoPtr MakeHints(const FabricLibrary& library, const FabricWish& wish) {
   InfoPtr hints(library.dupinfo(nullptr), library.freeinfo);
   hints->caps = FI_MSG | FI_RMA;
@@ -68,13 +69,14 @@ std::string AddressText(const fi_info& info) {
   return text.data();
 }
 
-// Of a link's own, which is none of the host's: it means nothing without the link.
+// Whether the address is a link-local one, which peers cannot use because it means nothing without
+// the link.
 bool IsLinkLocal(const fi_info& info) {
   if (info.addr_format != FI_SOCKADDR_IN6 || info.src_addrlen < sizeof(sockaddr_in6)) return false;
   return IN6_IS_ADDR_LINKLOCAL(&static_cast<const sockaddr_in6*>(info.src_addr)->sin6_addr);
 }
 
-// A limit that no window fits under.
+// Under this limit of locked memory no usual window fits.
 constexpr uint64_t kLeastMemlock = uint64_t{64} << 20;
 
 std::string WhyNot(const fi_info& info) {
@@ -83,7 +85,8 @@ std::string WhyNot(const fi_info& info) {
   const bool is_pinned = (info.domain_attr->mr_mode & FI_MR_LOCAL) != 0;
   if (is_pinned && limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < kLeastMemlock) {
     return absl::StrFormat(
-        "memlock allows %d bytes, and it pins its memory: ulimit -l unlimited, LimitMEMLOCK=infinity, or "
+        "memlock allows %d bytes, and it pins its memory: ulimit -l unlimited, "
+        "LimitMEMLOCK=infinity, or "
         "--ulimit memlock=-1 and the capability IPC_LOCK in a container",
         limit.rlim_cur);
   }
@@ -102,7 +105,7 @@ std::string DescribeWish(const FabricWish& wish) {
   return text;
 }
 
-// What there is of a wish; `error` is libfabric's.
+// Asks libfabric for what fits a wish. `error` is libfabric's number.
 InfoPtr Ask(const FabricLibrary& library, const FabricWish& wish, int* error) {
   const InfoPtr hints = MakeHints(library, wish);
   const char* const node = wish.interface.empty() ? nullptr : wish.interface.c_str();
@@ -112,10 +115,10 @@ InfoPtr Ask(const FabricLibrary& library, const FabricWish& wish, int* error) {
   return {found, library.freeinfo};
 }
 
-// The first that is as wished for; null for none.
+// Returns the first that fits the wish; null for none.
 const fi_info* FirstOf(const fi_info* all, const FabricWish& wish) {
   for (const fi_info* info = all; info != nullptr; info = info->next) {
-    // Some do not look at the domain that they are asked for.
+    // Some providers ignore the domain of the hints.
     const bool is_wished = wish.domain.empty() || wish.domain == info->domain_attr->name;
     if (is_wished && (!wish.interface.empty() || !IsLinkLocal(*info))) return info;
   }
@@ -146,11 +149,10 @@ std::vector<FabricProvider> ListAll(const FabricLibrary& library) {
     const InfoPtr with_device_memory =
         Ask(library, {.provider = name, .device_memory = true}, &no_device_memory);
     for (const fi_info* info = all.get(); info != nullptr; info = info->next) {
-      const auto is_same =
-          [&](const FabricProvider& other) {  // some come once for each of their modes
-            return other.provider == name && other.domain == info->domain_attr->name &&
-                   other.address == AddressText(*info);
-          };
+      const auto is_same = [&](const FabricProvider& other) {  // some are listed once for each mode
+        return other.provider == name && other.domain == info->domain_attr->name &&
+               other.address == AddressText(*info);
+      };
       if (IsLinkLocal(*info) || std::any_of(providers.begin(), providers.end(), is_same)) continue;
       std::string why_not = WhyNot(*info);
       const bool is_usable = why_not.empty();

@@ -12,42 +12,46 @@
 
 namespace bdn {
 
-// One way out of this host that libfabric knows.
+// One provider and domain of libfabric on this machine, and whether it can be used.
 struct FabricProvider {
   std::string provider;  // as setting fabric-provider has it
   std::string domain;    // as setting fabric-domain has it; empty where there is none
-  std::string address;   // for people
+  std::string address;   // as text for people; empty where it is none of IP
   bool is_usable = false;
   std::string why_not;             // empty where it is usable
-  bool has_device_memory = false;  // it can register devices' memory (FI_HMEM)
+  bool has_device_memory = false;  // the domain can register devices' memory (FI_HMEM)
 };
 
-// What this host has: each provider that transport=rdma can take with each of its domains, usable or
-// not. Opens nothing. As FabricLibrary::Open where there is no libfabric.
+// Returns each provider that transport=rdma can take with each of its domains on this machine,
+// usable or not. Opens no device. Returns the errors of FabricLibrary::Open where there is no
+// libfabric.
 absl::StatusOr<std::vector<FabricProvider>> ListFabricProviders(
     const std::string& library = kFabricLibrary);
 
-// A provider of RDMA devices that is usable here, for who has no wish of his own; NotFound where none is,
-// with each one's reason.
+// Returns the first usable provider of an RDMA device, for a process whose settings name none.
+// NotFound says of each why it is not usable.
 absl::StatusOr<FabricProvider> FindRdmaProvider(const std::string& library = kFabricLibrary);
 
-// Of RDMA devices: "verbs;ofi_rxm", "efa".
+// Whether the provider is one of RDMA devices: "verbs;ofi_rxm" or "efa".
 bool IsRdmaProvider(std::string_view provider);
 
+// The provider, domain and interface that a process asks for; an empty text asks for nothing.
 struct FabricWish {
   std::string provider;
   std::string domain;
   std::string interface;
-  bool device_memory = false;  // with FI_HMEM, where the provider offers it
+  bool device_memory = false;  // asks for FI_HMEM, where the provider offers it
 };
-// The first of what is wished for; to be freed by the library. NotFound says what there is.
+// Returns the first that fits the wish, which the caller frees by the library's freeinfo. NotFound
+// lists those that there are.
 absl::StatusOr<fi_info*> FindFabric(const FabricLibrary& library, const FabricWish& wish);
 
-// Whether this was found with FI_HMEM.
+// Whether FindFabric has found it with FI_HMEM.
 bool HasDeviceMemory(const fi_info& info);
 
-// What a registration's failure means: ResourceExhausted, with the bytes that it takes and how to raise
-// the limit, where `error` (an errno) says that memory could not be locked.
+// Returns the error of a failed registration. It is ResourceExhausted, and says how to raise the
+// limit of locked memory, where `error` (an errno) says that memory could not be locked; else
+// Internal.
 absl::Status DescribeRegistrationFailure(const std::string& provider, const char* reason, int error,
                                          uint64_t bytes, uint64_t memlock_limit);
 

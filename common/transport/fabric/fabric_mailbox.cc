@@ -6,6 +6,8 @@ namespace bdn {
 
 void FabricMailbox::Wake() {
   is_asked_ = true;
+  // Only a poller that sleeps is woken, and once: a system call for each request would cost more
+  // than most requests.
   if (!is_asleep_) return;
   is_asleep_ = false;
   const uint64_t one = 1;
@@ -23,6 +25,7 @@ FabricMailbox::Requests FabricMailbox::Take() {
 
 bool FabricMailbox::BeginSleep() {
   MutexLock lock(&mu_);
+  // Looked at and set under one lock, so that no request falls between the look and the sleep.
   is_asleep_ = !is_asked_;
   return is_asleep_;
 }

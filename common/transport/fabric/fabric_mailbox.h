@@ -17,25 +17,29 @@
 
 namespace bdn {
 
-// What other threads ask of a fabric's poller, and the descriptor that wakes it. Thread-safe.
+// A queue of requests from other threads to a fabric's poller, with the file descriptor that wakes
+// the poller. Thread-safe.
 class FabricMailbox {
  public:
+  // A frame to be sent, with its callback.
   struct Outgoing {
     ConnectionId to;
     Frame frame;
     Transport::SendDone done;
   };
+  // A callback that is due on the poller's thread.
   struct Done {
     Transport::SendDone done;
     absl::Status status;
   };
+  // All requests since the poller last took them. FabricPoller::Apply does them in its own order.
   struct Requests {
-    std::vector<ConnectionId> connectors;
+    std::vector<ConnectionId> connectors;  // made by Connect
     std::vector<std::pair<ConnectionId, absl::StatusOr<FabricHandshake>>> handshakes;
     std::vector<Outgoing> frames;
-    std::vector<ConnectionId> ended;  // connectors, after the frames
-    std::vector<ConnectionId> gone;   // of a listener
-    std::vector<uint32_t> released;   // windows (FabricNumber) with blocks to tell of
+    std::vector<ConnectionId> ended;  // connectors that Disconnect ended
+    std::vector<ConnectionId> gone;   // a listener's connections that the network has lost
+    std::vector<uint32_t> released;   // numbers of windows (FabricNumber) with blocks to give back
     std::vector<Done> done;
     std::optional<Admission> admission;
     bool is_closed = false;
@@ -44,7 +48,7 @@ class FabricMailbox {
 
   explicit FabricMailbox(FileDescriptor wake) : wake_(std::move(wake)) {}
 
-  // Runs `change` on what is asked, and wakes the poller.
+  // Runs `change` on the requests, and wakes the poller.
   template <typename Change>
   void Ask(const Change& change) ABSL_LOCKS_EXCLUDED(mu_) {
     MutexLock lock(&mu_);
@@ -52,10 +56,11 @@ class FabricMailbox {
     Wake();
   }
 
-  // The poller's: takes what was asked. is_closed and is_joining stay.
+  // For the poller: takes all requests. is_closed and is_joining stay set.
   Requests Take();
   int wake_fd() const { return wake_.get(); }
-  // False: something was asked, and it must not sleep. Else EndSleep must follow.
+  // For the poller, before it blocks on wake_fd(). False: there are requests, and it must not
+  // block. True: EndSleep must follow.
   bool BeginSleep();
   void EndSleep(bool was_woken);
 
@@ -65,7 +70,7 @@ class FabricMailbox {
   const FileDescriptor wake_;
   Mutex mu_;
   Requests requests_ ABSL_GUARDED_BY(mu_);
-  bool is_asked_ ABSL_GUARDED_BY(mu_) = false;
+  bool is_asked_ ABSL_GUARDED_BY(mu_) = false;  // since the last Take
   bool is_asleep_ ABSL_GUARDED_BY(mu_) = false;
 };
 

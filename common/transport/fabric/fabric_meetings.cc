@@ -70,8 +70,8 @@ void FabricMeetings::OnHello(ConnectionId from, const FabricHandshake& hello) {
   if (session != nullptr && session->id == hello.session && session->peer == hello) {
     return owner.say(from, session->own);
   }
-  // Another hello means that the connector has forgotten the meeting: the old window must be revoked
-  // before a new one is granted.
+  // Another hello means that the connector has forgotten the meeting: the old window must be
+  // revoked before a new one is granted.
   if (session != nullptr) {
     sessions_.Remove(from, Unavailable("send: connection %d was met anew", from));
   }
@@ -150,8 +150,8 @@ void FabricMeetings::OnTime(absl::Time now) {
   for (FabricSession* const session : due) OnDue(session, now);
   for (const auto& [connection, session] : sessions_.all()) {
     if (session->is_connector) sessions_.DueAt(session->next_hello);
-    // A session whose deadline has passed and that the provider still keeps waiting is looked at again
-    // soon, not at once.
+    // A session whose deadline has passed and that the provider still keeps waiting is looked at
+    // again soon, not at once.
     sessions_.DueAt(std::max(session->RoomDeadline(), now + FabricSessions::kRetryDelay));
   }
 }

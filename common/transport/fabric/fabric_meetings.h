@@ -8,8 +8,8 @@
 
 namespace bdn {
 
-// The handshakes of a fabric: they bring sessions up, keep a connector's alive, and refuse peers that are
-// not admitted. Not thread-safe: the poller's.
+// The handshakes of a fabric: they bring sessions up, keep a connector's alive, and refuse peers
+// that are not admitted. Not thread-safe: the poller's.
 class FabricMeetings {
  public:
   // `sessions` is borrowed.
@@ -21,8 +21,8 @@ class FabricMeetings {
   void OnHandshake(ConnectionId from, const absl::StatusOr<FabricHandshake>& handshake);
   // Ends a listener's sessions with peers whose keys are no longer admitted.
   void Admit(const Admission& admission);
-  // Says the hellos that are due, and ends meetings with peers that were silent for too long. May be
-  // called at any time.
+  // Says the hellos that are due, and ends meetings with peers that were silent for too long. May
+  // be called at any time.
   void OnTime(absl::Time now);
 
  private:

@@ -23,6 +23,8 @@ RetiredAddresses::~RetiredAddresses() {
 }
 
 void RetiredAddresses::Retire(MutableByteSpan bytes) {
+  // The range is mapped over and not unmapped: the system would soon give unmapped addresses to
+  // others, and a late write of the provider would damage their memory.
   mmap(bytes.data(), bytes.size(), PROT_NONE,
        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   MutexLock lock(&mu_);
@@ -38,11 +40,13 @@ absl::StatusOr<std::unique_ptr<FabricMemory>> FabricMemory::Make(
   }
   std::unique_ptr<FabricMemory> memory(
       new FabricMemory({static_cast<std::byte*>(block), bytes}, std::move(retired)));
+  // All pages are made now, so that a lack of memory is an error here and not the end of the
+  // process at the first write, which may be a peer's.
   if (madvise(block, bytes, MADV_POPULATE_WRITE) == 0) return memory;
   if (errno == ENOMEM) {
     return ResourceExhausted("memory for a fabric: %d bytes are not there", bytes);
   }
-  // A kernel before 5.14.
+  // Kernels before 5.14 do not know that advice: each page is touched instead.
   for (size_t at = 0; at < bytes; at += kPage) memory->data()[at] = std::byte{0};
   return memory;
 }

@@ -12,12 +12,14 @@
 
 namespace bdn {
 
-// Addresses at which a provider may still write, late, what a peer had begun: nothing else may lie there
-// before its endpoint is closed. They have no pages. Thread-safe.
+// Ranges of addresses at which a provider may still write late, because a peer had begun to.
+// Nothing else may lie there before the endpoint is closed, so the ranges stay reserved, without
+// pages. Thread-safe.
 class RetiredAddresses {
  public:
   RetiredAddresses() = default;
-  // Gives them back: whoever holds the last share must know that the endpoint is closed.
+  // Gives the addresses back. REQUIRES: the endpoint is closed, so the owner of the last share must
+  // know that.
   ~RetiredAddresses();
   RetiredAddresses(const RetiredAddresses&) = delete;
   RetiredAddresses& operator=(const RetiredAddresses&) = delete;
@@ -30,10 +32,11 @@ class RetiredAddresses {
   std::vector<MutableByteSpan> ranges_ ABSL_GUARDED_BY(mu_);
 };
 
-// Zeros of its own pages, all of them there, that are retired when it goes.
+// A block of zeroed pages of its own. All its pages are there from the beginning, and its addresses
+// are retired by the destructor.
 class FabricMemory {
  public:
-  // ResourceExhausted: the system has no more.
+  // ResourceExhausted: the system has no more memory.
   static absl::StatusOr<std::unique_ptr<FabricMemory>> Make(
       size_t bytes, std::shared_ptr<RetiredAddresses> retired);
   ~FabricMemory() { retired_->Retire(bytes_); }

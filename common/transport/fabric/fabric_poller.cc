@@ -18,9 +18,9 @@ std::shared_ptr<MemoryDomain> FabricPoller::memory() const {
 }
 
 void FabricPoller::Apply(FabricMailbox::Requests* requests) {
-  // Connectors come before handshakes and frames, which are of no use to a connection without a session.
-  // Admissions come before handshakes: a peer that was admitted and says hello at once must be let in.
-  // Ends come last, because frames that were sent before them still go.
+  // Connectors come before handshakes and frames, which are of no use to a connection without a
+  // session. Admissions come before handshakes: a peer that was admitted and says hello at once
+  // must be let in. Ends come last, because frames that were sent before them still go.
   for (const ConnectionId connection : requests->connectors) meetings_.AddConnector(connection);
   if (requests->admission.has_value()) meetings_.Admit(*requests->admission);
   for (const auto& [from, handshake] : requests->handshakes) {

@@ -10,9 +10,9 @@
 
 namespace bdn {
 
-// The work of a fabric transport's one thread: it meets peers, sends frames, handles events and ends
-// sessions, each by a class of its own. Not thread-safe, but for memory() and the payloads that it lends;
-// SendNow may run on another thread while the poller's lock is held there.
+// The work of a fabric transport's one thread: it meets peers, sends frames, handles events and
+// ends sessions, each by a class of its own. Not thread-safe, but for memory() and the payloads
+// that it lends; SendNow may run on another thread while the poller's lock is held there.
 class FabricPoller {
  public:
   using Owner = FabricOwner;
@@ -28,7 +28,8 @@ class FabricPoller {
 
   // Does what other threads have asked for.
   void Apply(FabricMailbox::Requests* requests);
-  // Sends a message that can leave at once. False: nothing was done, and the frame waits for the poller.
+  // Sends a message that can leave at once. False: nothing was done, and the frame waits for the
+  // poller.
   bool SendNow(FabricMailbox::Outgoing* outgoing);
   // Handles events, and sends what can be sent. False: there were no events.
   bool Progress();

@@ -31,6 +31,8 @@ void FabricPort::Leave(const std::string& address, FabricWindow* window) {
 
 void FabricPort::Close() {
   if (endpoint == nullptr) return;
+  // Registrations end after the endpoint is closed, when the provider reads and writes nothing any
+  // more. The endpoint is destroyed last, because they belong to its domain.
   if (arena != nullptr) arena->Stop();
   endpoint->Close();
   if (arena != nullptr) arena->Close();

@@ -16,25 +16,27 @@
 
 namespace bdn {
 
-// An endpoint and all that is of use with it alone: what goes out, and what comes in. Not thread-safe: the
-// poller's.
+// An endpoint together with its sender, its receiver and their registered memory. Not thread-safe:
+// the poller's.
 class FabricPort {
  public:
-  // As FabricEndpoint::Open; FailedPrecondition: its messages are too short. `copied` is borrowed.
+  // Opens an endpoint. Returns the errors of FabricEndpoint::Open, and FailedPrecondition where its
+  // messages are too short. `copied` is borrowed.
   static absl::StatusOr<std::unique_ptr<FabricPort>> Open(const FabricEndpoint::Options& options,
                                                           TransportCounter* copied);
   ~FabricPort() { Close(); }
   FabricPort(const FabricPort&) = delete;
   FabricPort& operator=(const FabricPort&) = delete;
 
-  // Revokes what was granted to a peer, and removes its address; it is empty where the peer had not been met yet.
+  // Revokes the window that was granted to a peer, and removes the peer's address, which is empty
+  // where the peer had not been met yet.
   void Leave(const std::string& address, FabricWindow* window);
-  // No memory of ours is reached by anybody afterwards.
+  // Closes everything. Afterwards no peer reaches memory of this process.
   void Close();
 
   std::shared_ptr<RetiredAddresses> retired = std::make_shared<RetiredAddresses>();
   std::unique_ptr<FabricEndpoint> endpoint;
-  std::shared_ptr<FabricArena> arena;  // null where nothing need be registered
+  std::shared_ptr<FabricArena> arena;  // null where memory to send from need not be registered
   std::unique_ptr<FabricSender> sender;
   std::unique_ptr<FabricReceiver> receiver;
 

@@ -36,6 +36,8 @@ absl::StatusOr<std::unique_ptr<FabricReceiver>> FabricReceiver::Make(
 FabricReceiver::~FabricReceiver() = default;
 
 absl::Status FabricReceiver::PostFree() {
+  // Taken out of the list at once: the lock is not held in calls of the provider, which may be
+  // long, while other threads end lent payloads.
   std::vector<size_t> free;
   {
     MutexLock lock(&shared_->mu);
@@ -63,6 +65,8 @@ ByteSpan FabricReceiver::MessageOf(const FabricEvent& event) const {
 Buffer FabricReceiver::Lend(const FabricEvent& event, size_t offset) {
   const size_t index = static_cast<const Operation*>(event.operation)->index;
   const MutableByteSpan bytes(BufferAt(index) + offset, MessageOf(event).size() - offset);
+  // Half of the buffers stay for the provider. If readers held all of them, nothing could arrive,
+  // not even the credits for which those readers may be waiting.
   bool lends = false;
   {
     MutexLock lock(&shared_->mu);

@@ -14,9 +14,9 @@
 
 namespace bdn {
 
-// Where an endpoint's messages come in, whoever sends them: a fixed number of registered buffers.
-// Payloads are read in them, up to half of the buffers at a time, then copied. Not thread-safe, but for
-// the ends of what it lends, which may outlive it.
+// A fixed number of registered buffers into which an endpoint receives the messages of all peers.
+// Payloads are lent where they lie while at most half of the buffers are lent, and copied beyond
+// that. Not thread-safe, except for the ends of lent payloads, which may outlive it.
 class FabricReceiver {
  public:
   static absl::StatusOr<std::unique_ptr<FabricReceiver>> Make(
@@ -24,23 +24,26 @@ class FabricReceiver {
       TransportCounter* copied);
   ~FabricReceiver();
 
-  // Hands the provider the buffers that it has not. Errors but Unavailable are for good.
+  // Hands all free buffers to the provider. Unavailable: it takes no more now. Any other error is
+  // final.
   absl::Status PostFree();
-  // What `event` of kReceived has brought, until Lend or Return.
+  // Returns the message of a kReceived event. It is valid until Lend or Return.
   ByteSpan MessageOf(const FabricEvent& event) const;
-  // The message from `offset` on; its buffer comes back when the last copy goes.
+  // Returns the message from `offset` on. Its buffer becomes free when the last copy of the
+  // returned Buffer is destroyed.
   Buffer Lend(const FabricEvent& event, size_t offset);
-  // Nobody needs the event's buffer.
+  // Frees the event's buffer.
   void Return(const FabricEvent& event);
 
  private:
   struct Operation : FabricOperation {
     size_t index = 0;
   };
-  // Shared with what is lent.
+  // The state that lent payloads share with the receiver.
   struct Shared {
     Mutex mu;
-    std::vector<size_t> free ABSL_GUARDED_BY(mu);  // not with the provider
+    // Indices of buffers that are neither with the provider nor lent.
+    std::vector<size_t> free ABSL_GUARDED_BY(mu);
     size_t lent ABSL_GUARDED_BY(mu) = 0;
     std::unique_ptr<FabricMemory> memory;
   };

@@ -26,7 +26,8 @@ absl::StatusOr<std::unique_ptr<FabricSender>> FabricSender::Make(
 }
 
 FabricSender::~FabricSender() {
-  // Who still reads an operation finds no head, before what its body was is of something else.
+  // The heads go first. A provider that still reads an operation then fails at its head, before the
+  // memory of its body can belong to something else.
   heads_region_.reset();
   heads_.reset();
 }
@@ -64,6 +65,8 @@ absl::StatusOr<FabricSender::Prepared> FabricSender::Prepare(const Item& item) {
 
 absl::Status FabricSender::Begin(const Target& to, const Item& item, Operation* operation,
                                  absl::Status began) {
+  // Nothing was taken yet, so that a caller whose send did not begin can try again with the same
+  // item.
   if (!began.ok()) return began;
   free_.pop_back();
   operation->is_open = true;
@@ -89,7 +92,7 @@ absl::Status FabricSender::Write(const Target& to, const Item& item,
 
 FabricSender::Ended FabricSender::OnEvent(const FabricEvent& event) {
   auto* const operation = static_cast<Operation*>(event.operation);
-  if (!operation->is_open) return {};
+  if (!operation->is_open) return {};  // a second event of one operation
   Ended ended{operation->session, std::exchange(operation->done, nullptr)};
   if (!operation->address.empty()) endpoint_->RemovePeer(operation->address);
   operation->address.clear();
@@ -107,7 +110,7 @@ std::vector<Transport::SendDone> FabricSender::Abandon(uint64_t session,
     if (!operation.is_open || operation.session != session) continue;
     operation.session = 0;
     if (operation.done != nullptr) done.push_back(std::exchange(operation.done, nullptr));
-    // The provider may look at the peer until then.
+    // The provider may look at the peer's address until the operation ends.
     if (endpoint_->AddPeer(address).ok()) operation.address = address;
   }
   return done;

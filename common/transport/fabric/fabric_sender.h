@@ -18,39 +18,44 @@
 
 namespace bdn {
 
-// What is on its way out of an endpoint: a fixed number of sends and writes, the head of each in
-// registered memory, the payload where its encoder put it. Not thread-safe: the poller's.
+// The sends and writes of an endpoint that have not ended, of which there is a fixed number. The
+// head of each is built in registered memory; the payload stays where its encoder put it. Not
+// thread-safe: the poller's.
 class FabricSender {
  public:
-  // `arena` is null where nothing need be registered. `endpoint` is borrowed.
+  // `arena` is null where memory need not be registered. `endpoint` is borrowed.
   static absl::StatusOr<std::unique_ptr<FabricSender>> Make(
       FabricEndpoint* endpoint, std::shared_ptr<FabricArena> arena,
       std::shared_ptr<RetiredAddresses> retired, TransportCounter* copied);
   ~FabricSender();
 
+  // The peer to which something goes.
   struct Target {
     FabricEndpoint::Peer peer;
-    const std::string& address;  // AddPeer's
-    uint64_t session;            // whose it is, to Abandon
+    const std::string& address;  // as it was given to AddPeer
+    uint64_t session;            // the session's tag, for Abandon
   };
+  // One message or write.
   struct Item {
     FabricPrefix prefix;
-    const FrameHeader* header = nullptr;  // null: the body follows the prefix
-    Buffer* body;                         // taken when it was sent
-    Transport::SendDone* done = nullptr;  // taken when it was sent; null for none
+    const FrameHeader* header = nullptr;  // null: the body follows the prefix directly
+    Buffer* body;                         // taken if the call succeeds
+    Transport::SendDone* done = nullptr;  // taken if the call succeeds; null for none
   };
-  // OK: it is on its way. Unavailable: not now, and nothing was taken. Others: never.
+  // Begin to send or write an item. Unavailable: not now; try again later. Any other error is
+  // final. After an error nothing was taken.
   absl::Status Send(const Target& to, const Item& item);
   absl::Status Write(const Target& to, const Item& item, const FabricPeerWindow::Place& place);
 
+  // The session and the callback of an operation that has ended.
   struct Ended {
-    uint64_t session = 0;  // 0: was abandoned
+    uint64_t session = 0;  // 0: the session was abandoned
     Transport::SendDone done;
   };
-  // What an event of one of its operations means.
+  // Takes an event of one of its operations.
   Ended OnEvent(const FabricEvent& event);
-  // What this session has on its way is not waited for any more. It is kept until the provider is done
-  // with it.
+  // Stops waiting for the session's operations, and returns their callbacks. Their memory is kept
+  // until the provider has done with it.
   std::vector<Transport::SendDone> Abandon(uint64_t session, const std::string& address);
 
   size_t in_flight() const { return operations_.size() - free_.size(); }
@@ -58,12 +63,13 @@ class FabricSender {
  private:
   struct Operation : FabricOperation {
     std::byte* head = nullptr;
-    uint64_t session = 0;  // 0 and on its way: abandoned
-    bool is_open = false;
-    std::string address;  // of a peer that is kept for it alone
+    uint64_t session = 0;  // 0 while it is open: abandoned
+    bool is_open = false;  // with the provider
+    std::string address;   // of a peer that is kept for this operation alone
     Buffer body;
     Transport::SendDone done;
   };
+  // An operation whose head is built.
   struct Prepared {
     Operation* operation;
     FabricEndpoint::Piece head;
@@ -74,7 +80,8 @@ class FabricSender {
       : endpoint_(endpoint), arena_(std::move(arena)), operations_(kOperations) {}
   absl::StatusOr<Prepared> Prepare(const Item& item);
   absl::Status Begin(const Target& to, const Item& item, Operation* operation, absl::Status began);
-  // A body of other memory is copied into the arena's.
+  // Returns the descriptor of the body's memory, after copying a body of other memory into the
+  // arena.
   absl::StatusOr<void*> DescriptorOf(Buffer* body);
 
   static constexpr size_t kOperations = 512;

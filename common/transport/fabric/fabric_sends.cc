@@ -156,8 +156,8 @@ void FabricSends::Flush(FabricSession* session) {
   TransportCounter& queued = sessions_.owner().counters->transport.bytes_queued;
   while (!session->waiting.empty()) {
     const uint64_t bytes = FabricBytesOf(session->waiting.front().frame);
-    // Taken out of the queue before it is tried: where a send ends the session, the session fails all
-    // frames that wait in it, and this one must end once.
+    // Taken out of the queue before it is tried: where a send ends the session, the session fails
+    // all frames that wait in it, and this one must end once.
     Outgoing next = std::move(session->waiting.front());
     session->waiting.pop_front();
     session->waiting_bytes -= bytes;

@@ -5,15 +5,16 @@
 
 namespace bdn {
 
-// The frames and credits that go out over a fabric: short frames as messages, others as writes into the
-// window that the peer granted, and those that do not fit there over the network. Not thread-safe: the
-// poller's.
+// The frames and credits that go out over a fabric: short frames as messages, others as writes into
+// the window that the peer granted, and those that do not fit there over the network. Not
+// thread-safe: the poller's.
 class FabricSends {
  public:
   // `sessions` is borrowed.
   explicit FabricSends(FabricSessions* sessions) : sessions_(*sessions) {}
 
-  // Sends a frame, or lets it wait in its session. A connection without a session takes the network.
+  // Sends a frame, or lets it wait in its session. A connection without a session takes the
+  // network.
   void Enqueue(FabricMailbox::Outgoing outgoing);
   // Sends a frame if it goes as a message and nothing waits before it. False: nothing has changed.
   bool SendNow(FabricMailbox::Outgoing* outgoing);

@@ -3,6 +3,8 @@
 namespace bdn {
 
 std::optional<uint32_t> FabricNumbers::Take(FabricSession* session) {
+  // Until 64 free numbers wait, new ones are preferred. So a number comes back late, and a late
+  // write of its old session finds it unused or of another generation.
   uint32_t window;
   if (entries_.size() < kMostFabricWindows && free_.size() < kFabricGenerations) {
     window = static_cast<uint32_t>(entries_.size());

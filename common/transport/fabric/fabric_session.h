@@ -17,14 +17,14 @@
 
 namespace bdn {
 
-// A connection's way over the fabric, and where it is in its life. The poller's.
+// The state of one connection's way over the fabric. Not thread-safe: the poller's.
 //
 //   state     | leads to | when
-//   kGreeting | kUp      | the other end has welcomed us (a connector's first state)
-//             | kGreeting| it has refused us; nothing goes before it is asked again
-//   kUp       | kGreeting| something on the way failed, or the other end forgot us: all is met anew
-//   (a listener's begins as kUp, with the hello, and goes with its connection, the next hello or a
-//   failure)
+//   kGreeting | kUp      | the other end sent a welcome (kGreeting is a connector's first state)
+//             | kGreeting| the other end sent a refusal; nothing is sent before the next hello
+//   kUp       | kGreeting| an operation failed, or the other end forgot the session: both meet anew
+//   (A listener's session begins as kUp, with the hello. It ends with its connection, with another
+//   hello, or with a failure.)
 struct FabricSession {
   enum class State { kGreeting, kUp };
   static constexpr absl::Duration kMostNoRoom = absl::Milliseconds(200);
@@ -33,44 +33,48 @@ struct FabricSession {
   bool is_connector = false;
   State state = State::kGreeting;
   uint64_t id = 0;   // the connector's number for this meeting
-  uint64_t tag = 0;  // this end's; 0 while nothing is granted
-  PublicKey key;     // of a listener's peer
-  // What this end grants, and has said of itself.
+  uint64_t tag = 0;  // this end's number for it; 0 while no window is granted
+  PublicKey key;     // the CURVE key of a listener's peer
+  // The handshake that this end has sent, and the window that it grants.
   FabricHandshake own;
   std::shared_ptr<FabricWindow> window;
-  // kUp: what the other end has.
+  // While kUp: the other end's handshake, its provider address and the window that it granted.
   FabricHandshake peer;
   FabricEndpoint::Peer address = 0;
   std::optional<FabricPeerWindow> peer_window;
-  bool has_asked = false;  // for credits
-  // Since when the first of what waits has found no room: after a while it goes over the network, as what
-  // the peer holds may wait for that very frame.
+  bool has_asked = false;  // the peer was told that credits are wanted
+  // The time since when the first waiting frame has found no room in the peer's window. At
+  // RoomDeadline it goes over the network instead, because the peer may be holding its blocks until
+  // it gets this frame.
   absl::Time no_room_since = absl::InfiniteFuture();
   absl::Time RoomDeadline() const { return no_room_since + kMostNoRoom; }
-  bool has_heard = false;  // a frame has come since it was up
-  int failures = 0;        // meetings that ended without one
+  bool has_heard = false;  // a message or frame has arrived since the session was up
+  int failures = 0;        // meetings in a row that ended without one
 
   std::deque<FabricMailbox::Outgoing> waiting;
   uint64_t waiting_bytes = 0;
-  std::vector<uint32_t> credits;  // that could not be sent yet
-  absl::Status refusal;           // the last
+  std::vector<uint32_t> credits;  // not yet sent
+  absl::Status refusal;           // the last one, for sends until the next meeting
 
-  // A connector's.
+  // Of a connector only.
   absl::Time next_hello = absl::InfinitePast();
-  absl::Time heard_at = absl::InfinitePast();  // the last welcome
+  absl::Time heard_at = absl::InfinitePast();  // when the last welcome came
 };
 
-// The numbers of sessions, by which what arrives is told apart. A number that becomes free is used again
-// late, and under another generation. Not thread-safe.
+// The numbers of sessions, which name the session of each arriving message and write. A free number
+// is used again late, and with another generation, so that late arrivals of the old session are
+// recognised. Not thread-safe.
 class FabricNumbers {
  public:
-  // An immediate without a block; nothing: there are too many.
+  // Returns immediate data for the session, with block 0. Nothing: there are too many sessions.
   std::optional<uint32_t> Take(FabricSession* session);
+  // Frees a number that Take has returned.
   void Give(uint32_t immediate);
-  // Null: nobody's now.
+  // Returns null where the number belongs to no session now.
   FabricSession* Find(uint32_t number) const;
 
  private:
+  // A number's present owner, and its generation.
   struct Entry {
     FabricSession* session = nullptr;
     uint32_t generation = 0;

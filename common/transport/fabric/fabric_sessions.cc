@@ -81,8 +81,8 @@ void FabricSessions::Revoke(FabricSession* session, const absl::Status& why) {
   numbers_.Give(session->own.grant.immediate);
   std::vector<Transport::SendDone> done;
   const bool was_up = session->state == FabricSession::State::kUp;
-  // Sends on their way are abandoned before the peer's address is removed: the provider may still look
-  // at the address for each of them, so each keeps a share of it until its event comes.
+  // Sends on their way are abandoned before the peer's address is removed: the provider may still
+  // look at the address for each of them, so each keeps a share of it until its event comes.
   if (was_up) done = port_->sender->Abandon(session->tag, session->peer.address);
   port_->Leave(was_up ? session->peer.address : "", session->window.get());
   session->window.reset();
@@ -104,8 +104,8 @@ void FabricSessions::EndMeeting(FabricSession* session, const absl::Status& why)
   const bool was_of_use = session->has_heard;
   Revoke(session, Unavailable("%s", why.message()));
   session->failures = was_of_use ? 0 : session->failures + 1;
-  // The delay doubles up to 1.6 s: a peer that is gone for good costs little, and one that restarts is
-  // met soon.
+  // The delay doubles up to 1.6 s: a peer that is gone for good costs little, and one that restarts
+  // is met soon.
   session->next_hello = owner_.clock->Now() + kRetryDelay * (1 << std::min(session->failures, 5));
   DueAt(session->next_hello);
   if (!options().always && session->failures >= kMostFailures) ToNetwork(session);
@@ -144,8 +144,8 @@ void FabricSessions::Cut(FabricSession* session, const char* why) {
   const absl::Status status = Unavailable("send: connection %d was cut: %s", connection, why);
   if (session->is_connector) return EndMeeting(session, status);
   owner_.counters->transport.connections_cut.Add();
-  // The network still has the connection, and cannot end it. Until it is gone there, too, frames and
-  // hellos of this peer are dropped.
+  // The network still has the connection, and cannot end it. Until it is gone there, too, frames
+  // and hellos of this peer are dropped.
   cut_.insert(connection);
   owner_.cut(connection);
   Remove(connection, status);

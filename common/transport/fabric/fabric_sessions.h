@@ -27,8 +27,8 @@ struct FabricCounters {
   TransportCounter meetings;
 };
 
-// The transport as its poller sees it: objects that the poller borrows, and calls by which it tells the
-// transport what has happened. The poller makes these calls on its own thread.
+// The transport as its poller sees it: objects that the poller borrows, and calls by which it tells
+// the transport what has happened. The poller makes these calls on its own thread.
 struct FabricOwner {
   const FabricOptions* options;
   const Clock* clock;
@@ -42,16 +42,16 @@ struct FabricOwner {
   // Sends later frames to the connection over the fabric, or over the network again.
   std::function<void(ConnectionId connection, bool by_fabric)> set_way;
   std::function<void(ConnectionId connection)> cut;
-  // Returns the key of the peer of a listener's connection: an empty one where the listener is open,
-  // nothing where the connection is gone.
+  // Returns the key of the peer of a listener's connection: an empty one where the listener is
+  // open, nothing where the connection is gone.
   std::function<std::optional<PublicKey>(ConnectionId connection)> key_of;
   // Says that a listener's connection has ended, and that all its frames were delivered.
   std::function<void(ConnectionId connection)> gone;
 };
 
-// All sessions of one fabric transport, and the ways in which a session gets its window, loses it and
-// ends. They are found by connection, by tag (in events of sends) and by number (in what arrives). Not
-// thread-safe: the poller's.
+// All sessions of one fabric transport, and the ways in which a session gets its window, loses it
+// and ends. They are found by connection, by tag (in events of sends) and by number (in what
+// arrives). Not thread-safe: the poller's.
 class FabricSessions {
  public:
   using Map = absl::flat_hash_map<ConnectionId, std::unique_ptr<FabricSession>>;

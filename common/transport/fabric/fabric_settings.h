@@ -9,11 +9,11 @@
 
 namespace bdn {
 
-// Which fabric of libfabric's a node is to use. Builds without libfabric's headers have it, too.
+// The settings of a fabric. Builds without libfabric's headers have them, too.
 struct FabricSettings {
-  std::string provider = {};  // empty: of an RDMA device, if there is one
-  std::string domain = {};    // empty: its first
-  std::string interface = {};
+  std::string provider = {};   // empty: that of an RDMA device, if there is one
+  std::string domain = {};     // empty: the provider's first
+  std::string interface = {};  // empty: the domain's first
   uint64_t window_bytes = uint64_t{64} << 20;
 };
 

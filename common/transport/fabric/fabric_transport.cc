@@ -20,15 +20,16 @@
 namespace bdn {
 namespace {
 
-// Where there is nothing to wait for: how long it looks before it sleeps at all, and at most.
+// For providers without a file descriptor to wait for: the time for which the poller looks without
+// a pause after it was busy, and the longest pause between two looks.
 constexpr absl::Duration kLooks = absl::Microseconds(50);
 constexpr absl::Duration kLongestNap = absl::Milliseconds(1);
-// While the provider takes no more.
+// The longest wait while the provider takes no more: nothing tells when it will.
 constexpr absl::Duration kStuckNap = absl::Milliseconds(1);
 constexpr absl::Duration kLongestSleep = absl::Minutes(1);
 
 class FabricTransportImpl;
-thread_local const FabricTransportImpl* polled_here = nullptr;  // by this thread
+thread_local const FabricTransportImpl* polled_here = nullptr;  // whose poller this thread is
 
 class FabricTransportImpl final : public FabricTransport {
  public:
@@ -42,11 +43,11 @@ class FabricTransportImpl final : public FabricTransport {
     Close();
     Join();
   }
-  // Once, before anything else.
+  // Opens the provider. Called once, before anything else.
   absl::Status Open();
-  // Once, after Open.
+  // Starts the poller. Called once, after Open.
   void Begin();
-  // Where Open failed: gives the network back.
+  // Gives the network back, where Open has failed.
   std::unique_ptr<Transport> ReleaseNetwork() { return ReleaseInner(); }
 
   void Start(FrameHandler handler, GoneHandler gone) override;
@@ -54,7 +55,8 @@ class FabricTransportImpl final : public FabricTransport {
   absl::StatusOr<ConnectionId> Connect(const Peer& peer) override;
   void Disconnect(ConnectionId connection) override;
   void Admit(Admission admission) override {
-    // Before the network, which ends who has left, and lets in who says hello.
+    // Asked before the network is told. The network then ends connections of peers that have left
+    // the job and lets in new peers, whose hellos must find the admission here.
     mailbox_->Ask([&](auto* requests) { requests->admission = admission; });
     network()->Admit(std::move(admission));
   }
@@ -77,11 +79,11 @@ class FabricTransportImpl final : public FabricTransport {
   void Say(ConnectionId to, const FabricHandshake& handshake);
   FabricPoller::Owner OwnerOfPoller();
 
-  // On the poller's thread:
+  // These run on the poller's thread.
   void RunPoller();
   void Refuse(FabricMailbox::Requests* requests);
   void Sleep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(working_);
-  // Nothing: it should look again at once.
+  // Returns how long the poller may sleep; zero: it should look again at once.
   absl::Duration LongestWait() ABSL_EXCLUSIVE_LOCKS_REQUIRED(working_);
 
   const FabricOptions options_;
@@ -93,16 +95,18 @@ class FabricTransportImpl final : public FabricTransport {
   FrameHandler handler_;                  // const after Start
   GoneHandler gone_;                      // as well
   FabricCounters counters_;
-  // What the ends say of themselves, which is no frame of the transport's users.
+  // Handshakes over the network, which are no frames of the transport's users.
   TransportCounters said_;
 
   mutable Mutex mu_;
   absl::flat_hash_set<ConnectionId> by_fabric_ ABSL_GUARDED_BY(mu_);
-  absl::flat_hash_set<ConnectionId> connectors_ ABSL_GUARDED_BY(mu_);  // of these
-  absl::flat_hash_set<ConnectionId> cut_ ABSL_GUARDED_BY(mu_);  // here, while the network has them
+  absl::flat_hash_set<ConnectionId> connectors_
+      ABSL_GUARDED_BY(mu_);  // those of by_fabric_ that Connect made
+  absl::flat_hash_set<ConnectionId> cut_
+      ABSL_GUARDED_BY(mu_);  // cut here; the network still has them
 
-  Mutex working_;                         // the poller's while it is awake
-  std::unique_ptr<FabricPoller> fabric_;  // const after Open, but for what it has
+  Mutex working_;                         // held by the poller while it is awake
+  std::unique_ptr<FabricPoller> fabric_;  // the pointer is const after Open
   absl::Time busy_at_ ABSL_GUARDED_BY(working_) = absl::InfinitePast();
   bool is_closed_ ABSL_GUARDED_BY(working_) = false;
 
@@ -270,14 +274,16 @@ void FabricTransportImpl::Send(ConnectionId to, Frame frame, SendDone done) {
   FabricMailbox::Outgoing outgoing = {to, std::move(frame), std::move(done)};
   const bool is_sent = SendNow(&outgoing);
   if (is_sent && polled_here == this) return;
-  mailbox_->Ask([&](auto* requests) {  // also of what is sent: the poller is told when it has left
+  // Asked also if the message is sent: the poller must wake for the event that tells of its end.
+  mailbox_->Ask([&](auto* requests) {
     if (!is_sent) requests->frames.push_back(std::move(outgoing));
   });
 }
 
-// A message need not wait for the poller's next round: not while it sleeps, nor if this is its own thread.
+// Sends a message without the poller's next round, while the poller sleeps or on the poller's own
+// thread.
 bool FabricTransportImpl::SendNow(FabricMailbox::Outgoing* outgoing) {
-  if (polled_here == this) return fabric_->SendNow(outgoing);  // which holds the lock
+  if (polled_here == this) return fabric_->SendNow(outgoing);  // the poller holds the lock
   if (!working_.TryLock()) return false;
   const bool is_sent = fabric_->SendNow(outgoing);
   working_.Unlock();
@@ -305,7 +311,7 @@ TransportStats FabricTransportImpl::stats() const {
 }
 
 void FabricTransportImpl::Close() {
-  if (network() == nullptr) return;  // it never began
+  if (network() == nullptr) return;  // Open failed, and the network was given back
   network()->Close();
   mailbox_->Ask([](auto* requests) { requests->is_closed = true; });
 }
@@ -313,7 +319,8 @@ void FabricTransportImpl::Close() {
 void FabricTransportImpl::Join() {
   MutexLock join_lock(&join_mu_);
   if (network() == nullptr) return;
-  // What the poller hands to the network must find its thread.
+  // The poller goes first: frames that it hands to the network need the network's thread for their
+  // callbacks.
   if (poller_.joinable()) {
     mailbox_->Ask([](auto* requests) { requests->is_joining = true; });
     poller_.join();
@@ -338,7 +345,7 @@ void FabricTransportImpl::RunPoller() {
     for (FabricMailbox::Done& done : requests.done) done.done(std::move(done.status));
     if (is_closed_) {
       if (requests.is_joining) {
-        if (!mailbox_->BeginSleep()) continue;  // something was asked meanwhile
+        if (!mailbox_->BeginSleep()) continue;  // there is another request
         mailbox_->EndSleep(false);
         return;
       }
@@ -347,7 +354,7 @@ void FabricTransportImpl::RunPoller() {
     }
     fabric_->OnTime(clock_->Now());
     if (fabric_->Progress()) {
-      busy_at_ = clock_->Now();  // when it was done: a provider copies within
+      busy_at_ = clock_->Now();  // after the work: providers copy within it
     } else {
       Sleep();
     }
@@ -369,6 +376,8 @@ absl::Duration FabricTransportImpl::LongestWait() {
   if (fabric_->endpoint().wait_fd() >= 0) {
     return fabric_->MayWait() ? wait : absl::ZeroDuration();
   }
+  // A pause of a quarter of the idle time delays a frame by a quarter of the time since the last
+  // one at most, and costs ever less of a core.
   const absl::Duration idle = now - busy_at_;
   return idle < kLooks ? absl::ZeroDuration() : std::min({wait, idle / 4, kLongestNap});
 }
@@ -383,6 +392,7 @@ void FabricTransportImpl::Sleep() {
   std::array<pollfd, 2> fds = {pollfd{mailbox_->wake_fd(), POLLIN, 0},
                                pollfd{is_closed_ ? -1 : fabric_->endpoint().wait_fd(), POLLIN, 0}};
   const timespec timeout = absl::ToTimespec(wait);
+  // Unlocked while it sleeps, so that other threads can send messages at once (SendNow).
   working_.Unlock();
   ppoll(fds.data(), fds.size(), &timeout, nullptr);
   working_.Lock();

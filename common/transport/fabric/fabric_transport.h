@@ -15,51 +15,62 @@
 
 namespace bdn {
 
-// The scheme of an endpoint whose address is the name of a provider. Peers that are connected over
-// the network meet there.
+// The scheme of an endpoint whose address is the name of a libfabric provider. Two ends that are
+// connected over the network and have the same provider meet over it.
 inline constexpr std::string_view kFabricScheme = "fabric";
 
+// The options of a fabric transport.
 struct FabricOptions {
   FabricEndpoint::Options endpoint;
-  // A peer that offers no fabric of this provider is not connected to, and one with which it fails is not
-  // reached over the network instead.
+  // Whether the fabric must be used: then Connect refuses a peer that offers no fabric of this
+  // provider, and frames do not take the network because meetings fail.
   bool always = true;
-  // Granted to each peer: pinned where the provider pins memory. 1 MiB to 512 MiB.
+  // The memory that is granted to each peer, 1 MiB to 512 MiB. It is pinned where the provider pins
+  // memory.
   uint64_t window_bytes = uint64_t{64} << 20;
-  // Sending more ends in InvalidArgument; a peer that sends more loses its connection.
+  // The longest payload. To send a longer one ends in InvalidArgument; a peer that sends one loses
+  // its connection.
   uint64_t max_payload_bytes = kMaxPayloadBytes;
-  // Waiting to go to one peer of a listener. Frames beyond them end in ResourceExhausted.
+  // Limits of what waits to be sent to one peer of a listener. Frames beyond them end in
+  // ResourceExhausted.
   uint64_t max_bytes_queued = uint64_t{2} << 30;
   int max_frames_queued = 65536;
-  // A peer that does not answer over the network for so long is met anew; 0 is for ever.
+  // After so long without an answer over the network, a connector meets its peer anew; 0 means
+  // never.
   absl::Duration silence_timeout = absl::Seconds(10);
   const Clock* clock = nullptr;  // borrowed; null for one of its own
 };
 
-// Frames over a fabric of libfabric's, between peers that are connected, known and admitted over
-// `network`: what it speaks, this does. Payloads of more than kFabricMessageBytes are written by the
-// sender's network card into memory that the receiver granted, and read there (Frame::is_lent); smaller
-// ones are messages; those of more than a quarter of the peer's window go over the network. Neither is
-// copied by us, but while a peer holds more than it lends, or a payload is of memory that the provider
-// cannot send from (memory()). One thread polls: by blocking, where the provider has something to block
-// on, else by looking, ever less often, up to once a millisecond.
+// A transport that sends frames over libfabric between peers that are connected, known and admitted
+// over a network, which it owns. It listens and connects at the addresses of the network.
+// Thread-safe.
+//
+// A payload of more than kFabricMessageBytes is written by the sender's network card into memory
+// that the receiver has granted, and is read there (Frame::is_lent). A shorter one goes as a
+// message. One of more than a quarter of the peer's window goes over the network. A payload is
+// copied only if its receiver holds more than it lends, or if it lies in memory that the provider
+// cannot send from (memory()).
+//
+// One thread polls the provider. It blocks where the provider has a file descriptor to block on;
+// elsewhere it looks ever less often, down to once a millisecond.
 //
 // A payload on the fabric is neither encrypted nor authenticated, whatever the network does.
 class FabricTransport : public ForwardingTransport {
  public:
   using ForwardingTransport::ForwardingTransport;
 
-  // As FabricEndpoint::Open; InvalidArgument: options out of range. `network` is taken if it succeeds, and
-  // stays the caller's if not.
+  // Returns the errors of FabricEndpoint::Open, and InvalidArgument for options out of range.
+  // `network` is taken on success, and stays the caller's after an error.
   static absl::StatusOr<std::unique_ptr<FabricTransport>> Make(std::unique_ptr<Transport>&& network,
                                                                const FabricOptions& options);
 
-  virtual const std::string& domain() const = 0;  // the provider's name of what it goes by
-  // Bytes of payloads that were copied so far, on their way out and after they came.
+  // The provider's name of the device in use.
+  virtual const std::string& domain() const = 0;
+  // Bytes of payloads that were copied so far, before they left and after they arrived.
   virtual uint64_t bytes_copied() const = 0;
-  // Peers that are met over the fabric now.
+  // The number of sessions that have a window now.
   virtual size_t num_sessions() const = 0;
-  // Windows that were granted so far: one a meeting.
+  // The number of windows that were granted so far, one for each meeting.
   virtual uint64_t num_meetings() const = 0;
 };
 

@@ -31,12 +31,13 @@ FabricWindow::Arrival FabricWindow::Arrive(uint32_t block, Frame* frame) {
     MutexLock lock(&mu_);
     if (runs_[block].is_held) return Arrival::kMalformed;
   }
-  // A copy, which the peer cannot change while it is looked at.
+  // The head is copied before it is checked, because the peer can change the original meanwhile.
   std::array<std::byte, kFabricHeadBytes> head;
   std::byte* const at = memory_->data() + uint64_t{block} * options_.block_bytes;
   std::memcpy(head.data(), at, head.size());
   const absl::StatusOr<FabricPrefix> prefix = DecodeFabricPrefix(head);
-  // Anybody who has the endpoint's address may send any four bytes: who wrote this is not known.
+  // Anybody who has the endpoint's address may send any four bytes, so the writer is not known, and
+  // no peer is blamed for bytes that do not show the token.
   if (!prefix.ok() || prefix->token != options_.token ||
       prefix->number != FabricNumber(options_.immediate) ||
       prefix->kind != FabricPrefix::Kind::kFrame) {
@@ -62,7 +63,8 @@ FabricWindow::Arrival FabricWindow::Arrive(uint32_t block, Frame* frame) {
   return Arrival::kFrame;
 }
 
-// False: a frame lies there that is still read, or the window ends before.
+// Marks blocks as held by a frame. False: a frame that is still read lies there, or the window is
+// too short.
 bool FabricWindow::Claim(uint32_t block, uint32_t count, bool* lends_more) {
   if (count > options_.num_blocks - block) return false;
   MutexLock lock(&mu_);
@@ -71,12 +73,15 @@ bool FabricWindow::Claim(uint32_t block, uint32_t count, bool* lends_more) {
   std::for_each(begin, begin + count, [](Run& run) { run.is_held = true; });
   begin->count = count;
   held_ += count;
+  // Beyond three quarters frames are copied, so that readers which hold payloads for long do not
+  // leave the peer without room.
   *lends_more = uint64_t{held_} * 4 <= uint64_t{options_.num_blocks} * 3;
   return true;
 }
 
 void FabricWindow::Release(uint32_t block) {
-  // What is left there is no frame to whoever names the block again.
+  // The old head is erased before the block is free, so that nobody who names the block again finds
+  // a frame there that was not written anew.
   std::memset(memory_->data() + uint64_t{block} * options_.block_bytes, 0, kFabricHeadBytes);
   bool say = false;
   {
@@ -87,6 +92,8 @@ void FabricWindow::Release(uint32_t block) {
     held_ -= count;
     released_.push_back(block);
     released_blocks_ += count;
+    // Credits are told in bunches, because each telling is a message; at once where the peer waits
+    // for them.
     const bool is_due = is_wanted_ || uint64_t{released_blocks_} * 8 >= options_.num_blocks;
     say = is_due && !has_said_;
     if (say) has_said_ = true;

@@ -18,25 +18,26 @@
 
 namespace bdn {
 
-// How many blocks a frame takes, its head included.
+// Returns the number of blocks that a frame takes, its head included.
 inline constexpr uint32_t BlocksOf(uint64_t frame_bytes, uint32_t block_bytes) {
   return static_cast<uint32_t>((frame_bytes + block_bytes - 1) / block_bytes);
 }
 
-// Memory that one peer writes frames to, in blocks, and that is read where it lies: what a Buffer of it
-// still shows is not granted again. The peer cannot be kept from writing, so payloads are lent
-// (Frame::is_lent). Arrive, Want, TakeReleased and Revoke are the poller's; buffers go on any thread,
-// and may outlive the window's transport.
+// Memory, divided into blocks, to which one peer writes frames. Payloads are read where they lie:
+// blocks that a Buffer still shows are not given back to the peer. The peer cannot be kept from
+// writing to them, so payloads are lent (Frame::is_lent). Only the poller calls Arrive, Want,
+// TakeReleased and Revoke; buffers end on any thread, and may outlive the transport.
 class FabricWindow : public std::enable_shared_from_this<FabricWindow> {
  public:
   struct Options {
     uint32_t block_bytes = 0;
     uint32_t num_blocks = 0;
-    uint32_t immediate = 0;  // of its first block
-    uint64_t token = 0;
+    uint32_t immediate = 0;  // immediate data of the first block
+    uint64_t token = 0;      // shown by each frame of the peer
     uint64_t max_payload_bytes = 0;
     TransportCounter* copied = nullptr;  // borrowed by Arrive
-    // Runs on any thread, under no lock of ours: TakeReleased has something that should be told now.
+    // Says that TakeReleased has blocks which the peer should be told of now. Runs on any thread,
+    // under no lock of the window.
     std::function<void()> released;
   };
   // REQUIRES: `endpoint` outlives Revoke.
@@ -47,16 +48,17 @@ class FabricWindow : public std::enable_shared_from_this<FabricWindow> {
 
   enum class Arrival {
     kFrame,
-    kMalformed,  // nothing that can be read; whoever wrote it
-    kBroken,     // the peer breaks the rules
+    kMalformed,  // nothing that can be read; its writer is not known
+    kBroken,     // the peer has broken the rules
   };
-  // The peer says that a frame begins at `block`.
+  // Takes the frame that begins at `block`, as the immediate data of a write says.
   Arrival Arrive(uint32_t block, Frame* frame);
-  // The peer waits for blocks.
+  // Notes that the peer waits for blocks: they are told of as soon as there are any.
   void Want();
-  // The first blocks of all frames that were read since the last time.
+  // Returns the first blocks of all frames whose buffers have ended since the last call.
   std::vector<uint32_t> TakeReleased();
-  // From now on nobody can write to it; what has come can still be read.
+  // Ends the registration: nobody can write to the memory any more. Arrived frames can still be
+  // read.
   void Revoke() { region_.reset(); }
 
  private:
@@ -68,14 +70,15 @@ class FabricWindow : public std::enable_shared_from_this<FabricWindow> {
 
   const Options options_;
   const std::unique_ptr<FabricMemory> memory_;
-  // The poller's.
+  // Used by the poller alone.
   FabricGrant grant_;
   std::unique_ptr<FabricRegion> region_;
 
   Mutex mu_;
+  // The state of one block.
   struct Run {
-    bool is_held = false;  // by a frame that somebody reads
-    uint32_t count = 0;    // of the frame that begins here; else 0
+    bool is_held = false;  // a frame that lies here is still read
+    uint32_t count = 0;    // blocks of the frame that begins here; else 0
   };
   std::vector<Run> runs_ ABSL_GUARDED_BY(mu_);  // by block
   uint32_t held_ ABSL_GUARDED_BY(mu_) = 0;
@@ -85,13 +88,14 @@ class FabricWindow : public std::enable_shared_from_this<FabricWindow> {
   bool has_said_ ABSL_GUARDED_BY(mu_) = false;
 };
 
-// What a peer has granted us: who writes which of its blocks. Not thread-safe.
+// The sender's view of a window that a peer has granted: the blocks that are free, and those of
+// frames that the peer has not read yet. Not thread-safe.
 class FabricPeerWindow {
  public:
   explicit FabricPeerWindow(const FabricGrant& grant)
       : grant_(grant), free_(grant.num_blocks), runs_(grant.num_blocks) {}
 
-  // Longer ones never fit well enough: of frames, head included.
+  // The longest frame, head included, that goes by this window: a quarter of it.
   uint64_t max_frame_bytes() const { return grant_.bytes() / 4; }
   struct Place {
     uint32_t block;
@@ -99,15 +103,16 @@ class FabricPeerWindow {
     uint64_t key;
     uint32_t immediate;
   };
-  // Nothing while there is no room. REQUIRES: frame_bytes > 0.
+  // Takes blocks for a frame. Returns nothing while there is no room. REQUIRES: frame_bytes > 0.
   std::optional<Place> Take(uint64_t frame_bytes);
-  // The peer has read the frame that begins there. False: none does.
+  // Frees the blocks of the frame that begins at `block`, which the peer has read. False: none
+  // begins there.
   bool Give(uint32_t block);
 
  private:
   const FabricGrant grant_;
   FreeRanges free_;
-  std::vector<uint32_t> runs_;  // by first block: of frames that the peer has not read
+  std::vector<uint32_t> runs_;  // by first block: the length of a frame that the peer has not read
 };
 
 }  // namespace bdn

@@ -10,7 +10,7 @@
 namespace bdn {
 namespace {
 
-constexpr size_t kFixedBytes = 64;
+constexpr size_t kFixedBytes = 64;  // before the texts
 constexpr size_t kMostProviderBytes = 64;
 constexpr size_t kMostAddressBytes = 256;
 constexpr size_t kMostRefusalBytes = 512;
@@ -57,6 +57,7 @@ absl::Status CheckGrant(const FabricGrant& grant, uint32_t number) {
     return InvalidArgument("fabric handshake: %d blocks from immediate 0x%08x on", grant.num_blocks,
                            grant.immediate);
   }
+  // A writer adds the block's offset to the base: the sum must not wrap around to other memory.
   if (grant.base + grant.bytes() < grant.base) {
     return InvalidArgument("fabric handshake: base 0x%x and %d bytes wrap around", grant.base,
                            grant.bytes());
@@ -64,6 +65,7 @@ absl::Status CheckGrant(const FabricGrant& grant, uint32_t number) {
   return absl::OkStatus();
 }
 
+// Reads a refusal. All fields between the session and the length of the text must be zero.
 absl::StatusOr<FabricHandshake> DecodeRefusal(ByteSpan bytes, FabricHandshake handshake) {
   const size_t text_bytes = LoadLittle<uint16_t>(bytes, kTextBytesAt);
   for (size_t at = kTokenAt; at < kTextBytesAt; ++at) {
