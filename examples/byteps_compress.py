@@ -30,15 +30,17 @@ bdn.broadcast_parameters(model, root=0)
 
 # Momentum goes before error feedback, in the link; that of the weight decay is the optimizer's, so
 # that the decay is not compressed. Biases and norms are few and travel as they are.
-inner = bdn.DecayMomentumSGD(model.parameters(), options.lr, weight_decay=1e-4, decay_momentum=0.9)
+inner = bdn.algorithms.DecayMomentumSGD(model.parameters(), options.lr, weight_decay=1e-4, decay_momentum=0.9)
 optimizer = bdn.DistributedOptimizer(
     inner,
     model.named_parameters(),
-    push="ef(onebit(block=256))",
-    pull="ef(onebit(block=256))",
-    momentum=0.9,
-    warmup=options.steps // 10,
-    overrides={name: dict(push="none", pull="none") for name in ("*.bias", "*norm*.weight")},
+    links=bdn.Links(
+        push="ef(onebit(block=256))",
+        pull="ef(onebit(block=256))",
+        momentum=0.9,
+        warmup=options.steps // 10,
+        overrides={name: dict(push="none", pull="none") for name in ("*.bias", "*norm*.weight")},
+    ),
 )
 
 text, held_out = load_text(None)

@@ -34,11 +34,9 @@ matrices = [param for param in model.parameters() if param.dim() == 2]
 others = [param for param in model.parameters() if param.dim() < 2]
 groups = [{"params": matrices}, {"params": others, "weight_decay": 0.0}]
 optimizer = bdn.DistributedOptimizer(
-    bdn.LANS(groups, options.lr),
+    bdn.algorithms.LANS(groups, options.lr),
     model.named_parameters(),
-    push=options.codec,
-    pull=options.codec,
-    warmup=options.steps // 10,
+    links=bdn.Links(push=options.codec, pull=options.codec, warmup=options.steps // 10),
 )
 
 text, held_out = load_text(None)

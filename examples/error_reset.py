@@ -28,7 +28,7 @@ torch.manual_seed(1)
 model = GPT(width=64, layers=2)
 
 # Of the gradients a 64th of the blocks goes every step, of the errors a 4th every 16 steps.
-optimizer = bdn.CSER(
+optimizer = bdn.algorithms.CSER(
     torch.optim.SGD(model.parameters(), options.lr, momentum=0.9, nesterov=True),
     model.named_parameters(),
     gradient=64,

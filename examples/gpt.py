@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import bandoneon.torch as bdn
+from bandoneon.torch.named_recipes import recipes
 from bandoneon import CodecTraits, codec_traits
 
 CONTEXT = 128
@@ -42,7 +43,7 @@ MODES = {
 }
 # Of the modes above, and of recipes that make Muon or AdamW themselves.
 RATES = {"SGD": 0.2, "Muon": 0.016, "AdamW": 0.004}
-RECIPES = [name for name, recipe in bdn.recipes().items() if recipe.inner != "yours"]
+RECIPES = [name for name, recipe in recipes().items() if recipe.inner != "yours"]
 
 
 class Block(nn.Module):
@@ -153,7 +154,7 @@ def make_optimizer(options, model):
     inner = dict(momentum=0.0) if mode["momentum"] else dict(momentum=MOMENTUM, nesterov=True)
     sgd = torch.optim.SGD(model.parameters(), lr=options.lr, **inner)
     warmup = options.warmup if mode["momentum"] else 0
-    return bdn.DistributedOptimizer(sgd, model, warmup=warmup, overlap=options.overlap, **mode), warmup
+    return bdn.DistributedOptimizer(sgd, model, links=bdn.Links(warmup=warmup, **mode), overlap=options.overlap), warmup
 
 
 def judged(optimizer):

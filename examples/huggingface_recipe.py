@@ -12,6 +12,7 @@ import torch
 from gpt import hash_of
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
 
+import bandoneon
 import bandoneon.torch as bdn
 from bandoneon.torch.huggingface import BandoneonCallback
 
@@ -58,6 +59,6 @@ if options.updates:
 elif not options.plain:
     trainer.add_callback(BandoneonCallback(trainer, push=options.push, pull=options.pull))
 trainer.train(resume_from_checkpoint=options.resume)
-pushed, count = bdn.default_worker().stats()["bytes_pushed"], model.num_parameters()
+pushed, count = bandoneon.default_worker().stats()["bytes_pushed"], model.num_parameters()
 print(f"{pushed} bytes pushed of {count} parameters, model {hash_of(model)[:12]}", flush=True)
 bdn.shutdown()

@@ -34,7 +34,7 @@ optimizer = bdn.LocalSteps(
     torch.optim.AdamW(model.parameters(), options.lr, weight_decay=0.1),
     model.named_parameters(),
     tau=options.tau,
-    outer=bdn.SignMomentum(beta1=0.8, beta2=0.9, eta=4.0, decay=0.0),
+    outer=bdn.algorithms.SignMomentum(beta1=0.8, beta2=0.9, eta=4.0, decay=0.0),
     push="int8",
 )
 

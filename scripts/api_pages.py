@@ -15,6 +15,11 @@ HEADER = pathlib.Path(__file__).resolve().parents[1] / "worker" / "c_api" / "ban
 MODULES = {
     "bandoneon": "a worker of a job, whatever computes; errors; a whole job inside one process",
     "bandoneon.torch": "what a training program imports: optimizers, strategies, checkpoints",
+    "bandoneon.torch.algorithms": "optimizers for compressed links, and the outer steps of LocalSteps",
+    "bandoneon.torch.app_state": "a whole training for torch.distributed.checkpoint",
+    "bandoneon.torch.comm_state": "what links remember, for torch.distributed.checkpoint",
+    "bandoneon.torch.exchange": "single tensors",
+    "bandoneon.torch.named_recipes": "compositions that have a name",
     "bandoneon.metrics": "a worker's counters for Prometheus",
 }
 PAGE = """<!doctype html>
@@ -36,8 +41,7 @@ def main() -> None:
     out = pathlib.Path(sys.argv[1])
     version = importlib.metadata.version("bandoneon")
     pdoc.render.configure(docformat="markdown", show_source=False, footer_text=f"Bandoneon {version}")
-    # The first has the last with it.
-    pdoc.pdoc("bandoneon", "bandoneon.torch", output_directory=out)
+    pdoc.pdoc(*(name for name in MODULES if name != "bandoneon.metrics"), output_directory=out)  # bandoneon has it.
     formatter = pygments.formatters.HtmlFormatter(full=True, title=HEADER.name, linenos="inline", lineanchors="line")
     text = HEADER.read_text(encoding="utf-8")
     (out / "c_api.html").write_text(pygments.highlight(text, pygments.lexers.CLexer(), formatter), encoding="utf-8")

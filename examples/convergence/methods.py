@@ -98,13 +98,13 @@ def doubling(first, count=4):
 
 ADAM = dict(betas=(0.9, 0.95), weight_decay=0.01)
 ADAMW = Rule(torch.optim.AdamW, doubling(0.002), dict(ADAM, fused=True))
-FROZEN_ADAMW = Rule(bdn.FrozenAdamW, ADAMW.rates, ADAM)
-MUON = MuonRule(bdn.Muon, doubling(0.008), ADAM)
-SHORTEST_MUON = MuonRule(bdn.Muon, MUON.rates, dict(ADAM, momentum=0.8))
-SHORTER_MUON = MuonRule(bdn.Muon, MUON.rates, dict(ADAM, momentum=0.9))
-LONGER_MUON = MuonRule(bdn.Muon, MUON.rates, dict(ADAM, momentum=0.98))
-ONEBIT_ADAM = Rule(bdn.OneBitAdam, ADAMW.rates, ADAM)
-LANS = Rule(bdn.LANS, doubling(0.005))
+FROZEN_ADAMW = Rule(bdn.algorithms.FrozenAdamW, ADAMW.rates, ADAM)
+MUON = MuonRule(bdn.algorithms.Muon, doubling(0.008), ADAM)
+SHORTEST_MUON = MuonRule(bdn.algorithms.Muon, MUON.rates, dict(ADAM, momentum=0.8))
+SHORTER_MUON = MuonRule(bdn.algorithms.Muon, MUON.rates, dict(ADAM, momentum=0.9))
+LONGER_MUON = MuonRule(bdn.algorithms.Muon, MUON.rates, dict(ADAM, momentum=0.98))
+ONEBIT_ADAM = Rule(bdn.algorithms.OneBitAdam, ADAMW.rates, ADAM)
+LANS = Rule(bdn.algorithms.LANS, doubling(0.005))
 SGD = Rule(torch.optim.SGD, doubling(0.125))
 NESTEROV = Rule(torch.optim.SGD, doubling(0.05), dict(momentum=0.9, nesterov=True))
 # The same momentum before error feedback.
@@ -113,10 +113,10 @@ LINK_NESTEROV = Rule(torch.optim.SGD, NESTEROV.rates, link=dict(momentum=0.9))
 # What EF21 sends is their momentum. Its square is (1 - 0.95) / (1 + 0.95) of the gradients' where noise rules, and
 # AdamW's steps are longer by the root of that.
 TRACKED = dict(betas=(0.0, 0.95), weight_decay=0.01)
-EF21_MUON = TrackedMuonRule(bdn.Muon, MUON.rates, dict(TRACKED, momentum=0.0), share_for_others=0.16)
+EF21_MUON = TrackedMuonRule(bdn.algorithms.Muon, MUON.rates, dict(TRACKED, momentum=0.0), share_for_others=0.16)
 EF21_ADAMW = Rule(torch.optim.AdamW, doubling(0.0005), dict(TRACKED, fused=True))
-LION = Rule(bdn.Lion, ADAMW.rates, dict(betas=(0.9, 0.99), weight_decay=0.01))
-DEMO = Rule(bdn.DeMo, ADAMW.rates, dict(decay=0.999, weight_decay=0.01))
+LION = Rule(bdn.algorithms.Lion, ADAMW.rates, dict(betas=(0.9, 0.99), weight_decay=0.01))
+DEMO = Rule(bdn.algorithms.DeMo, ADAMW.rates, dict(decay=0.999, weight_decay=0.01))
 
 
 # Of blockwise codecs: small, as the model's tensors are.
@@ -141,13 +141,11 @@ def frozen_adamw(run, rule, warmup, **link):
 
 def onebit_adam(run, rule, warmup, **link):
     return rule.optimizer(
-        run.model.parameters(),
+        run.model.named_parameters(),
         lr=run.lr,
-        warmup=round(warmup * run.steps),
-        named_parameters=run.model.named_parameters(),
+        links=bdn.Links(warmup=round(warmup * run.steps), **link),
         worker=run.worker,
         **rule.options,
-        **link,
     )
 
 
@@ -164,7 +162,7 @@ def local_steps(run, rule, tau, outer, outer_options=None, trial=None, **link):
         rule.make(run),
         run.model.named_parameters(),
         tau=tau,
-        outer=getattr(bdn, outer)(**(outer_options or {})),
+        outer=getattr(bdn.algorithms, outer)(**(outer_options or {})),
         worker=run.worker,
         **link,
     )
@@ -173,26 +171,25 @@ def local_steps(run, rule, tau, outer, outer_options=None, trial=None, **link):
 def growing_steps(run, rule, least, most, **settings):
     """Meetings grow rarer from the highest rate on, which comes after a tenth of the run."""
     highest = math.sqrt(least) * run.lr
-    tau = bdn.QSR(alpha=highest, least=least, most=most, warmup=math.ceil(run.steps / 10))
+    tau = bdn.algorithms.QSR(alpha=highest, least=least, most=most, warmup=math.ceil(run.steps / 10))
     return local_steps(run, rule, tau, **settings)
 
 
 def cser(run, rule, block=BLOCK, **settings):
     named = run.model.named_parameters()
-    return bdn.CSER(rule.make(run), named, block=block, worker=run.worker, **settings)
+    return bdn.algorithms.CSER(rule.make(run), named, block=block, worker=run.worker, **settings)
 
 
 def ef21(run, rule, **settings):
     named = run.model.named_parameters()
-    return bdn.EF21(rule.make(run), named, worker=run.worker, **settings)
+    return bdn.algorithms.EF21(rule.make(run), named, worker=run.worker, **settings)
 
 
 def in_step(run, rule, **settings):
     """Of what is distributed by itself."""
     return rule.optimizer(
-        run.model.parameters(),
+        run.model.named_parameters(),
         lr=run.lr,
-        named_parameters=run.model.named_parameters(),
         worker=run.worker,
         **rule.options,
         **settings,
@@ -203,12 +200,9 @@ def _over_links(run, inner, push="none", pull="none", **link):
     return bdn.DistributedOptimizer(
         inner,
         run.model.named_parameters(),
-        push=push,
-        pull=pull,
-        scaler=None,
         overlap=False,  # Hooks that send in the backward pass only cost where all is in one process.
         worker=run.worker,
-        **link,
+        links=bdn.Links(push=push, pull=pull, scaler=None, **link),
     )
 
 

@@ -31,7 +31,8 @@ class SharedMomentum(bdn.LocalSteps):
         super().synchronize()
         momenta = enumerate(_momenta(self.inner))
         handles = [bdn.push_pull(momentum, f"momentum {i}", **self._exchange) for i, momentum in momenta]
-        bdn.synchronize(handles)
+        for handle in handles:
+            handle.wait()
 
 
 class TurnedMomentum(bdn.LocalSteps):

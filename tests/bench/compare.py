@@ -135,6 +135,7 @@ def tensors_worker(options):
     import torch
     import torch.distributed as dist
 
+    import bandoneon
     import bandoneon.torch as bdn
 
     torch.set_num_threads(1)
@@ -146,7 +147,7 @@ def tensors_worker(options):
     data = fresh.clone()
 
     def by_push(codec):
-        return pusher(bdn.default_worker(), data, codec)
+        return pusher(bandoneon.default_worker(), data, codec)
 
     def one_buffer():
         dist.all_reduce(data)
@@ -297,6 +298,7 @@ def links_worker(options):
     import torch
     import torch.distributed as dist
 
+    import bandoneon
     import bandoneon.torch as bdn
 
     torch.set_num_threads(1)
@@ -306,7 +308,7 @@ def links_worker(options):
     if options.store is not None:
         dist.init_process_group("gloo", init_method=f"tcp://{options.store}", rank=bdn.rank(), world_size=bdn.size())
         ways["gloo, one buffer"] = lambda: dist.all_reduce(data)
-    ways |= {f"push and pull, {codec}": pusher(bdn.default_worker(), data, codec)
+    ways |= {f"push and pull, {codec}": pusher(bandoneon.default_worker(), data, codec)
              for codec in ("none", "fp16", "ef(onebit)")}
     seconds = {name: [] for name in ways}
     for turn in range(options.rounds + 1):  # the first warms up
@@ -552,8 +554,8 @@ def steps_worker(options):
             momentum = 0.9 if codec.startswith("ef") else 0.0
             if momentum:  # the same, before error feedback, so that what is owed is owed once
                 optimizer = torch.optim.SGD(model.parameters(), lr=rate)
-            return model, bdn.DistributedOptimizer(optimizer, model.named_parameters(prefix=codec), push=codec,
-                                                   pull=codec, momentum=momentum)
+            return model, bdn.DistributedOptimizer(optimizer, model.named_parameters(prefix=codec),
+                                                   links=bdn.Links(push=codec, pull=codec, momentum=momentum))
 
         return wrap
 

@@ -141,10 +141,8 @@ def work(options):
             block.register_forward_hook(lambda module, inputs, x: Wait.apply(x))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
         if overlap is not None:
-            codecs = dict(push=options.push, pull=options.pull)
-            optimizer = bdn.DistributedOptimizer(
-                optimizer, model, overlap=overlap, prefix=f"{overlap}/", **codecs
-            )
+            links = bdn.Links(push=options.push, pull=options.pull, prefix=f"{overlap}/")
+            optimizer = bdn.DistributedOptimizer(optimizer, model, links=links, overlap=overlap)
         generator = torch.Generator().manual_seed(1)
 
         def step():

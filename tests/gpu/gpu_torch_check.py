@@ -155,11 +155,9 @@ def train(device, overlaps, amp=False):
                 optimizer = bdn.DistributedOptimizer(
                     torch.optim.SGD(model.parameters(), lr=0.05),
                     model if overlap == "forward" else model.named_parameters(),
-                    **{**ONEBIT, "pull": "ef(onebit(block=256))"},
-                    momentum=0.9,
+                    links=bdn.Links(momentum=0.9, scaler=scaler, **{**ONEBIT, "pull": "ef(onebit(block=256))"}),
                     overlap=overlap,
                     worker=worker,
-                    scaler=scaler,
                 )
                 for step in range(6):
                     optimizer.zero_grad()
@@ -201,7 +199,7 @@ def ddp_hook(device):
             def run(worker):
                 model = model_of().to(device)
                 wrapped = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=1)
-                state = bdn.DDPState(model.named_parameters(), worker=worker, scaler=None)
+                state = bdn.DDPState(model.named_parameters(), worker=worker, links=bdn.Links(scaler=None))
                 wrapped.register_comm_hook(state, bdn.ddp_hook)
                 optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.05)
                 for step in range(4):
@@ -405,8 +403,8 @@ def beside_backward(device):
                 model = model_of(width).to(device)
                 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
                 if push is not None:
-                    how = dict(push=push, pull=push, worker=worker, scaler=None)
-                    optimizer = bdn.DistributedOptimizer(optimizer, model.named_parameters(), **how)
+                    links = bdn.Links(push=push, pull=push, scaler=None)
+                    optimizer = bdn.DistributedOptimizer(optimizer, model.named_parameters(), links=links, worker=worker)
                 x = torch.randn(batch, width, device=device)
                 took, cpu = [], []
                 for _ in range(14):

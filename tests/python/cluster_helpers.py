@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import dataclasses
 import hashlib
 
 import torch
@@ -11,6 +12,14 @@ import bandoneon.torch as bdn
 
 
 ONEBIT = dict(push="ef(onebit(block=256))", pull="ef(onebit(block=256))")
+_OF_LINKS = {field.name for field in dataclasses.fields(bdn.Links)}
+
+
+def linked(**options):
+    """Arguments of a constructor: those that Links has in its links=, all others as they are."""
+    others = {name: value for name, value in options.items() if name not in _OF_LINKS}
+    links = {name: value for name, value in options.items() if name in _OF_LINKS}
+    return {**others, "links": bdn.Links(**links)} if links else others
 
 
 def run_job(function, workers=2, servers=1, **settings):
@@ -70,9 +79,8 @@ def sgd(worker, model, lr=0.1, momentum=0.0, inner_momentum=0.0, nesterov=False,
     return bdn.DistributedOptimizer(
         inner,
         model.named_parameters(),
-        momentum=momentum,
         worker=worker,
-        **{"scaler": None, **options},
+        **linked(momentum=momentum, **{"scaler": None, **options}),
     )
 
 

@@ -5,14 +5,14 @@ import warnings
 import torch
 
 import bandoneon.torch as bdn
-from cluster_helpers import fill, run_job
+from cluster_helpers import fill, linked, run_job
 
 AWAITED_AT_ONCE = "overlap='forward' awaits gradients in the next forward pass"
 
 
 def distributed(worker, model, overlap, make=lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), **options):
     return bdn.DistributedOptimizer(
-        make(model.parameters()), model, worker=worker, overlap=overlap, **{"scaler": None, **options}
+        make(model.parameters()), model, worker=worker, overlap=overlap, **linked(**{"scaler": None, **options})
     )
 
 

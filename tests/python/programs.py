@@ -16,7 +16,9 @@ import torch
 
 import bandoneon
 import bandoneon.torch as bdn
-from cluster_helpers import BreaksOff, fill, make_batch, make_model, model_hash
+from bandoneon.torch.app_state import AppState
+from bandoneon.torch import exchange
+from cluster_helpers import BreaksOff, fill, linked, make_batch, make_model, model_hash
 
 STEPS = 50
 
@@ -51,7 +53,7 @@ def equals_ddp(directory, spec):
 
     model = models["hook"] = make_model(width=600)
     wrapped = ddp(model)
-    state = bdn.DDPState(model.named_parameters(), push=spec, pull=spec, prefix="hook/")
+    state = bdn.DDPState(model.named_parameters(), links=bdn.Links(push=spec, pull=spec, prefix="hook/"))
     wrapped.register_comm_hook(state, bdn.ddp_hook)
     train_plainly(model, wrapped, sgd(model), worker.rank)
 
@@ -95,7 +97,7 @@ def joins(directory, counts):
         else:
             forward = DistributedDataParallel(model, bucket_cap_mb=0.005)
         if kind == "hook":
-            state = bdn.DDPState(model.named_parameters(), prefix="hook/")
+            state = bdn.DDPState(model.named_parameters(), links=bdn.Links(prefix="hook/"))
             forward.register_comm_hook(state, bdn.ddp_hook)
         join = optimizer.join if kind == "optimizer" else forward.join
         models[kind] = model_hash(train(model, forward, optimizer, join))
@@ -120,14 +122,14 @@ def averages_large_gradients(directory):
         model = torch.nn.Linear(300, 1, bias=False)
         forward = DistributedDataParallel(model) if kind in ("gloo", "hook") else model
         if kind == "hook":
-            state = bdn.DDPState(model.named_parameters(), prefix="hook/", average="before")
+            state = bdn.DDPState(model.named_parameters(), links=bdn.Links(prefix="hook/", average="before"))
             forward.register_comm_hook(state, bdn.ddp_hook)
         elif kind != "gloo":
             how = dict(local_group=group) if kind == "group" else {}
             optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
             bdn.broadcast_parameters(model)
             optimizer = bdn.DistributedOptimizer(
-                optimizer, model.named_parameters(), prefix=f"{kind}/", average="before", **how
+                optimizer, model.named_parameters(), **linked(prefix=f"{kind}/", average="before", **how)
             )
         forward(large(worker.rank, torch.float32)).sum().backward()
         grad = model.weight.grad
@@ -155,7 +157,8 @@ def trains_with_empty_parameters(directory):
         else:
             ddp = DistributedDataParallel(model)
             if kind == "hook":
-                ddp.register_comm_hook(bdn.DDPState(model.named_parameters(), prefix="hook/"), bdn.ddp_hook)
+                state = bdn.DDPState(model.named_parameters(), links=bdn.Links(prefix="hook/"))
+                ddp.register_comm_hook(state, bdn.ddp_hook)
             trained(ddp, optimizer, worker.rank)
         hashes[kind] = model_hash(model)
     record(directory, worker, hashes)
@@ -187,12 +190,12 @@ def changes_gradients(directory):
         if kind in ("gloo", "hook"):
             forward = DistributedDataParallel(model, bucket_cap_mb=0.5)
         if kind == "hook":
-            state = bdn.DDPState(model.named_parameters(), prefix="hook/")
+            state = bdn.DDPState(model.named_parameters(), links=bdn.Links(prefix="hook/"))
             forward.register_comm_hook(state, bdn.ddp_hook)
         elif kind != "gloo":
             how = {"group": dict(local_group=group), "no overlap": dict(overlap=False)}
             how = how.get(kind, dict(overlap=kind))
-            optimizer = bdn.DistributedOptimizer(optimizer, model, prefix=f"{kind}/", **how)
+            optimizer = bdn.DistributedOptimizer(optimizer, model, **linked(prefix=f"{kind}/", **how))
         for i, param in enumerate(model.parameters()):
             param.register_post_accumulate_grad_hook(clip if i // 2 else scale)
         for step in range(6):
@@ -261,12 +264,12 @@ def train_branches(worker, how, spec, to_none):
     options = dict(push=spec, pull=spec, prefix=f"{spec}/{to_none}/")
     if how == "hook":
         forward = DistributedDataParallel(model, find_unused_parameters=True, bucket_cap_mb=0.02)
-        exchange = bdn.DDPState(model.named_parameters(), **options)
+        exchange = bdn.DDPState(model.named_parameters(), **linked(**options))
         forward.register_comm_hook(exchange, bdn.ddp_hook)
     else:
         forward = model
         optimizer = exchange = bdn.DistributedOptimizer(
-            optimizer, model.named_parameters(), **options
+            optimizer, model.named_parameters(), **linked(**options)
         )
     made = {name: torch.zeros_like(p) for name, p in params.items()}
     applied = {name: torch.zeros_like(p) for name, p in params.items()}
@@ -319,7 +322,7 @@ def train_wide(worker, group, steps, dtype=torch.float32, lr=0.02, takes=None, *
     model = Wide(dtype)
     inner_momentum = 0.0 if options.get("momentum") else 0.9
     inner = torch.optim.SGD(model.parameters(), lr=lr, momentum=inner_momentum)
-    optimizer = bdn.DistributedOptimizer(inner, model.named_parameters(), local_group=group, **options)
+    optimizer = bdn.DistributedOptimizer(inner, model.named_parameters(), local_group=group, **linked(**options))
     takes = takes or (lambda rank, step: (rank + step) % 3 == 0 and step != 2)
     before = worker.stats()
     for step in range(steps):
@@ -388,7 +391,7 @@ ONEBIT = dict(push="ef(onebit(block=64))", pull="ef(onebit(block=64))")
 def local_sgd(worker, group, model, name, **options):
     inner = torch.optim.SGD(model.parameters(), lr=0.02)
     return bdn.DistributedOptimizer(
-        inner, model.named_parameters(), local_group=group, prefix=f"{name}/", **options
+        inner, model.named_parameters(), local_group=group, **linked(prefix=f"{name}/", **options)
     )
 
 
@@ -608,13 +611,13 @@ def app_of(worker, name, **options):
     if name == "local":
         inner = torch.optim.AdamW(model.parameters(), lr=0.01)
         optimizer = bdn.LocalSteps(
-            inner, model.named_parameters(), tau=4, outer=bdn.SlowMo(), push="ef(onebit(block=64))"
+            inner, model.named_parameters(), tau=4, outer=bdn.algorithms.SlowMo(), push="ef(onebit(block=64))"
         )
     else:
         inner = torch.optim.Adam(model.parameters(), lr=0.01)
         spec = "ef(onebit(block=64))"
         optimizer = bdn.DistributedOptimizer(inner, model.named_parameters(), push=spec, pull=spec)
-    return model, optimizer, {"app": bdn.AppState(model, optimizer, **options)}
+    return model, optimizer, {"app": AppState(model, optimizer, **options)}
 
 
 def leave_state(directory, worker, phase, model, optimizer):
@@ -821,15 +824,19 @@ def train_by(worker, name):
     sgd = torch.optim.SGD(model.parameters(), lr=0.01)
     onebit = "ef(onebit(block=64))"
     optimizer = {
-        "DistributedOptimizer": lambda: bdn.DistributedOptimizer(sgd, named, push=onebit, pull=onebit, momentum=0.9),
+        "DistributedOptimizer": lambda: bdn.DistributedOptimizer(
+            sgd, named, links=bdn.Links(push=onebit, pull=onebit, momentum=0.9)
+        ),
         "ServerOptimizer": lambda: bdn.ServerOptimizer(
             torch.optim.AdamW(model.parameters(), lr=0.01), named, push="int8", pull="delta(int4(group=64))"
         ),
-        "CSER": lambda: bdn.CSER(sgd, named, gradient="blocks(ratio=0.1)", reset="blocks(ratio=0.25)", period=4),
-        "LocalSteps": lambda: bdn.LocalSteps(
-            torch.optim.AdamW(model.parameters(), lr=0.01), named, tau=4, outer=bdn.SignMomentum()
+        "CSER": lambda: bdn.algorithms.CSER(
+            sgd, named, gradient="blocks(ratio=0.1)", reset="blocks(ratio=0.25)", period=4
         ),
-        "OneBitAdam": lambda: bdn.OneBitAdam(model.parameters(), lr=0.01, warmup=4, named_parameters=named),
+        "LocalSteps": lambda: bdn.LocalSteps(
+            torch.optim.AdamW(model.parameters(), lr=0.01), named, tau=4, outer=bdn.algorithms.SignMomentum()
+        ),
+        "OneBitAdam": lambda: bdn.algorithms.OneBitAdam(named, lr=0.01, links=bdn.Links(warmup=4)),
     }[name]()
     losses = []
     for step in range(12):
@@ -852,7 +859,7 @@ def trains_folds(directory, *names):
         model = make_model(width=600)
         options = dict(push="ef(onebit(block=64))", pull="ef(onebit(block=64))", prefix=f"trial {number}/")
         optimizer = bdn.DistributedOptimizer(
-            torch.optim.SGD(model.parameters(), lr=0.01), model.named_parameters(), **options
+            torch.optim.SGD(model.parameters(), lr=0.01), model.named_parameters(), **linked(**options)
         )
         for step in range(2):
             optimizer.zero_grad()
@@ -893,7 +900,7 @@ def pushes_in_place(directory):
     """Tensors of empty(), and of torch's own: what was copied of each, and the results."""
     worker = bdn.init()
     found = []
-    for tensor in (bdn.empty(100, 300, dtype=torch.bfloat16), torch.empty(100, 300, dtype=torch.bfloat16)):
+    for tensor in (exchange.empty(100, 300, dtype=torch.bfloat16), torch.empty(100, 300, dtype=torch.bfloat16)):
         before = worker.stats()
         for step in range(3):
             tensor.fill_(worker.rank + step)
@@ -901,7 +908,7 @@ def pushes_in_place(directory):
         assert mean.data_ptr() == tensor.data_ptr()
         grown = {key: worker.stats().get(key, 0) - before.get(key, 0) for key in ("bytes_staged", "bytes_results")}
         found.append([grown["bytes_staged"], grown["bytes_results"], mean.unique().tolist()])
-    kept = bdn.empty(10)
+    kept = exchange.empty(10)
     bdn.shutdown()
     kept.fill_(3)  # Memory outlives the worker.
     record(directory, worker, [*found, kept.sum().item()])
@@ -926,9 +933,9 @@ def goes_apart(directory, kind, misdeed):
     elif kind in ("forward", "backward"):
         optimizer = bdn.DistributedOptimizer(inner, model if kind == "forward" else named, overlap=kind)
     elif kind == "LocalSteps":
-        optimizer = bdn.LocalSteps(inner, named, tau=100, outer=bdn.Average())
+        optimizer = bdn.LocalSteps(inner, named, tau=100, outer=bdn.algorithms.Average())
     else:
-        optimizer = bdn.CSER(inner, named, reset="none", period=100)
+        optimizer = bdn.algorithms.CSER(inner, named, reset="none", period=100)
     culprit = worker.rank == worker.size - 1
 
     def evaluates_alone():

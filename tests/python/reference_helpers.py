@@ -6,6 +6,7 @@ import torch
 import algorithms
 import bandoneon
 import bandoneon.torch as bdn
+from cluster_helpers import linked
 
 WORKERS = 3
 STEPS = 50
@@ -112,7 +113,7 @@ def run_library(problem, make_optimizer, steps=STEPS, rates=None, **settings):
 def distributed(make_inner, **options):
     """For run_library: DistributedOptimizer around make_inner(list of parameters)."""
     return lambda worker, params: bdn.DistributedOptimizer(
-        make_inner(list(params.values())), params.items(), worker=worker, scaler=None, **options
+        make_inner(list(params.values())), params.items(), worker=worker, **linked(scaler=None, **options)
     )
 
 

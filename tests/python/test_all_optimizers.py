@@ -8,7 +8,7 @@ import torch
 
 import bandoneon
 import bandoneon.torch as bdn
-from cluster_helpers import loss_of, make_batch, make_model, model_hash, run_job, sgd
+from cluster_helpers import linked, loss_of, make_batch, make_model, model_hash, run_job, sgd
 
 
 def distributed(worker, model):
@@ -25,29 +25,29 @@ def server(worker, model):
 
 def onebit_adam(worker, model):
     named = model.named_parameters()
-    return bdn.OneBitAdam(model.parameters(), warmup=2, named_parameters=named, worker=worker)
+    return bdn.algorithms.OneBitAdam(named, links=bdn.Links(warmup=2), worker=worker)
 
 
 def cser(worker, model):
     options = dict(gradient=2, reset=2, period=2)
-    return bdn.CSER(inner(model), model.named_parameters(), worker=worker, **options)
+    return bdn.algorithms.CSER(inner(model), model.named_parameters(), worker=worker, **linked(**options))
 
 
 def local_steps(worker, model):
-    options = dict(tau=2, outer=bdn.Average())
-    return bdn.LocalSteps(inner(model), model.named_parameters(), worker=worker, **options)
+    options = dict(tau=2, outer=bdn.algorithms.Average())
+    return bdn.LocalSteps(inner(model), model.named_parameters(), worker=worker, **linked(**options))
 
 
 def ef21(worker, model):
-    return bdn.EF21(inner(model), model.named_parameters(), worker=worker)
+    return bdn.algorithms.EF21(inner(model), model.named_parameters(), worker=worker)
 
 
 def lion(worker, model):
-    return bdn.Lion(model.parameters(), named_parameters=model.named_parameters(), worker=worker)
+    return bdn.algorithms.Lion(model.named_parameters(), worker=worker)
 
 
 def demo(worker, model):
-    return bdn.DeMo(model.parameters(), named_parameters=model.named_parameters(), worker=worker)
+    return bdn.algorithms.DeMo(model.named_parameters(), worker=worker)
 
 
 KINDS = [distributed, server, onebit_adam, cser, local_steps, ef21, lion, demo]
@@ -124,7 +124,7 @@ class Perturbing(torch.optim.SGD):
 def test_the_optimizer_says_when_the_closure_is_evaluated():
     def job(worker):
         param = torch.nn.Parameter(torch.zeros(2))
-        optimizer = bdn.DistributedOptimizer(Perturbing([param], lr=1.0), worker=worker, scaler=None)
+        optimizer = bdn.DistributedOptimizer(Perturbing([param], lr=1.0), worker=worker, links=bdn.Links(scaler=None))
         seen = []
 
         def closure():
@@ -162,7 +162,7 @@ def test_what_does_not_evaluate_its_closure_once_is_refused(cls, message):
     def job(worker):
         model = make_model()
         plain = cls(model.parameters(), lr=0.1)
-        optimizer = bdn.DistributedOptimizer(plain, model.named_parameters(), worker=worker, scaler=None)
+        optimizer = bdn.DistributedOptimizer(plain, model.named_parameters(), worker=worker, links=bdn.Links(scaler=None))
 
         def closure():
             loss = loss_of(model, make_batch(worker.rank))

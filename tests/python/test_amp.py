@@ -13,6 +13,7 @@ from bandoneon.torch.link_options import LinkOptions, LinkTable
 from cluster_helpers import (
     assert_same,
     grads,
+    linked,
     make_batch,
     make_model,
     mean_grads,
@@ -242,19 +243,19 @@ def plain_loop(model, optimizer, scaler, steps):
 
 def of_optimizer(worker, model, specs):
     inner = torch.optim.SGD(model.parameters(), lr=1.0)
-    return model, bdn.DistributedOptimizer(inner, model.named_parameters(), worker=worker, **specs)
+    return model, bdn.DistributedOptimizer(inner, model.named_parameters(), worker=worker, **linked(**specs))
 
 
 def of_forward_overlap(worker, model, specs):
     inner = torch.optim.SGD(model.parameters(), lr=1.0)
-    return model, bdn.DistributedOptimizer(inner, model, overlap="forward", worker=worker, **specs)
+    return model, bdn.DistributedOptimizer(inner, model, overlap="forward", worker=worker, **linked(**specs))
 
 
 def of_ddp_hook(worker, model, specs):
     with building:
         wrapped = DistributedDataParallel(model)
     wrapped.weight = model.weight
-    wrapped.register_comm_hook(bdn.DDPState(model.named_parameters(), worker=worker, **specs), bdn.ddp_hook)
+    wrapped.register_comm_hook(bdn.DDPState(model.named_parameters(), worker=worker, **linked(**specs)), bdn.ddp_hook)
     return wrapped, torch.optim.SGD(model.parameters(), lr=1.0)
 
 

@@ -9,9 +9,11 @@ import sys
 import bandoneon
 import bandoneon.torch as bdn
 import pytest
+from bandoneon.torch import app_state, comm_state, exchange, named_recipes
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PUBLIC = sorted({(module.__name__, name) for module in (bandoneon, bdn) for name in module.__all__})
+PAGES = (bandoneon, bdn, bdn.algorithms, app_state, comm_state, exchange, named_recipes)
+PUBLIC = sorted({(module.__name__, name) for module in PAGES for name in module.__all__})
 
 
 def own_members(owner):
@@ -40,9 +42,9 @@ def site(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("page, module", [("bandoneon.html", bandoneon), ("bandoneon/torch.html", bdn)])
-def test_a_page_has_every_public_name(site, page, module):
-    text = (site / page).read_text(encoding="utf-8")
+@pytest.mark.parametrize("module", PAGES, ids=lambda module: module.__name__)
+def test_a_page_has_every_public_name(site, module):
+    text = (site / f"{module.__name__.replace('.', '/')}.html").read_text(encoding="utf-8")
     assert not [name for name in module.__all__ if f'id="{name}"' not in text and f'"{name}.html"' not in text
                 and f'/{name}.html"' not in text]
 

@@ -6,7 +6,18 @@ import torch
 
 import bandoneon
 import bandoneon.torch as bdn
-from cluster_helpers import ONEBIT, assert_same, grads, loss_of, make_batch, make_model, mean_grads, model_hash, run_job
+from cluster_helpers import (
+    ONEBIT,
+    assert_same,
+    grads,
+    linked,
+    loss_of,
+    make_batch,
+    make_model,
+    mean_grads,
+    model_hash,
+    run_job,
+)
 from test_processes import run_processes
 
 LARGE = [3e38, 2.5e38, -1e38, 3.1e38]
@@ -35,7 +46,7 @@ def test_without_it_a_sum_that_overflows_is_said_once_by_name():
     def job(worker):
         model = torch.nn.Linear(300, 1, bias=False)
         inner = torch.optim.SGD(model.parameters(), lr=0.0)
-        optimizer = bdn.DistributedOptimizer(inner, model, worker=worker, scaler=None, check=False)
+        optimizer = bdn.DistributedOptimizer(inner, model, worker=worker, links=bdn.Links(scaler=None, check=False))
         for _ in range(2):
             optimizer.zero_grad()
             (model.weight * large(worker.rank, torch.float32)).sum().backward()
@@ -55,7 +66,7 @@ def test_gradients_whose_sum_overflows(dtype, overlap):
         model = torch.nn.Linear(300, 1, bias=False).to(dtype)
         inner = torch.optim.SGD(model.parameters(), lr=0.0)
         optimizer = bdn.DistributedOptimizer(
-            inner, model, worker=worker, scaler=None, average="before", overlap=overlap, check=False
+            inner, model, worker=worker, links=bdn.Links(scaler=None, average="before", check=False), overlap=overlap
         )
         for _ in range(2):
             optimizer.zero_grad()
@@ -79,7 +90,7 @@ def test_of_two_workers_it_is_the_same_bits_for_it_divides_by_two():
     def job(worker, average):
         model = make_model()
         inner = torch.optim.SGD(model.parameters(), lr=0.1)
-        optimizer = bdn.DistributedOptimizer(inner, model, worker=worker, scaler=None, average=average)
+        optimizer = bdn.DistributedOptimizer(inner, model, worker=worker, links=bdn.Links(scaler=None, average=average))
         loss_of(model, make_batch(worker.rank)).backward()
         optimizer.step()
         return grads(model)
@@ -96,7 +107,7 @@ def test_weights_stay_weights():
         model = make_model()
         inner = torch.optim.SGD(model.parameters(), lr=0.1)
         optimizer = bdn.DistributedOptimizer(
-            inner, model, worker=worker, scaler=None, average="before", weight=weights[worker.rank]
+            inner, model, worker=worker, links=bdn.Links(scaler=None, average="before", weight=weights[worker.rank])
         )
         loss_of(model, make_batch(worker.rank)).backward()
         return grads(model), optimizer
@@ -118,7 +129,7 @@ def test_a_state_is_loaded_under_the_average_that_it_was_saved_under():
             model = make_model()
             inner = torch.optim.SGD(model.parameters(), lr=0.1)
             made[average] = bdn.DistributedOptimizer(
-                inner, model, worker=worker, scaler=None, average=average, prefix=average, **ONEBIT
+                inner, model, worker=worker, **linked(scaler=None, average=average, prefix=average, **ONEBIT)
             )
             for step in range(2):
                 loss_of(model, make_batch(worker.rank, step)).backward()
@@ -142,8 +153,8 @@ def test_it_is_after_or_before(average):
     def job(worker):
         model = make_model()
         for make in (
-            lambda: bdn.DistributedOptimizer(sgd(model), model, worker=worker, average=average),
-            lambda: bdn.DDPState(model.named_parameters(), worker=worker, average=average),
+            lambda: bdn.DistributedOptimizer(sgd(model), model, worker=worker, links=bdn.Links(average=average)),
+            lambda: bdn.DDPState(model.named_parameters(), worker=worker, links=bdn.Links(average=average)),
             lambda: bdn.push_pull(torch.ones(1), "t", worker=worker, average=average),
         ):
             with pytest.raises(bandoneon.InvalidArgument, match="average=.*'after'.*'before'"):

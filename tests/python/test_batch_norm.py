@@ -3,7 +3,7 @@
 import torch
 
 import bandoneon.torch as bdn
-from cluster_helpers import model_hash, run_job
+from cluster_helpers import linked, model_hash, run_job
 
 
 def make_net():
@@ -75,12 +75,12 @@ def test_training_through_lossy_links_learns_and_ends_in_one_model():
         spec = "ef(onebit(block=32))"
         sgd = torch.optim.SGD(net.parameters(), lr=0.1)
         links = dict(push=spec, pull=spec, momentum=0.9, scaler=None, worker=worker)
-        return bdn.DistributedOptimizer(sgd, net.named_parameters(), **links)
+        return bdn.DistributedOptimizer(sgd, net.named_parameters(), **linked(**links))
 
     def on_server(net, worker):
         adamw = torch.optim.AdamW(net.parameters(), lr=1e-2)
         links = dict(push="int4(hadamard=32)", pull="delta(int4)", worker=worker)
-        return bdn.ServerOptimizer(adamw, net.named_parameters(), **links)
+        return bdn.ServerOptimizer(adamw, net.named_parameters(), **linked(**links))
 
     for make_optimizer in (distributed, on_server):
         results = run_job(

@@ -95,7 +95,8 @@ def test_a_named_parameter_in_no_group_is_warned_of_for_its_gradient_is_of_one_w
         optimizers = [bdn.DistributedOptimizer(inner, model.named_parameters(), worker=worker)]
         if way == "of another optimizer":
             inner = torch.optim.SGD([first], lr=0.1)
-            optimizers.append(bdn.DistributedOptimizer(inner, model.named_parameters(), prefix="2/", worker=worker))
+            links = bdn.Links(prefix="2/")
+            optimizers.append(bdn.DistributedOptimizer(inner, model.named_parameters(), links=links, worker=worker))
         first.requires_grad_(way != "frozen")
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
@@ -148,14 +149,14 @@ def server_optimizer(inner, named, worker):
 
 
 def cser(inner, named, worker):
-    return bdn.CSER(inner, named, gradient="none", reset="none", worker=worker)
+    return bdn.algorithms.CSER(inner, named, gradient="none", reset="none", worker=worker)
 
 
 def test_ef21_refuses_it_in_the_vote():
     def job(worker):
         model = two_layers()
         inner = torch.optim.SGD(model.parameters(), lr=0.1)
-        optimizer = bdn.EF21(inner, model.named_parameters(), worker=worker)
+        optimizer = bdn.algorithms.EF21(inner, model.named_parameters(), worker=worker)
         with pytest.raises(bandoneon.FailedPrecondition, match="the frozen parameters of this worker.*in all workers"):
             frozen_in_one(worker, model, optimizer)
 

@@ -15,6 +15,8 @@ import torch.distributed.checkpoint as dcp
 
 import bandoneon
 import bandoneon.torch as bdn
+from bandoneon.torch.app_state import AppState
+from bandoneon.torch.comm_state import CommState
 from cluster_helpers import loss_of, make_batch, make_model, model_hash, run_job
 from test_comm_state import OPTIMIZERS, SAVED, STEPS, cser, demo, distributed, ef21, lion, local, onebit_adam, server
 from test_comm_state import rate, result_of, train
@@ -130,7 +132,7 @@ def test_buffers_and_values_are_each_ranks_own_and_parameters_are_saved_once(tmp
         model = Normed()
         sgd = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
         optimizer = bdn.DistributedOptimizer(
-            sgd, model.named_parameters(), push=EF, worker=worker, scaler=None
+            sgd, model.named_parameters(), links=bdn.Links(push=EF, scaler=None), worker=worker
         )
         schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
         state = {"model": model, "optimizer": optimizer, "schedule": schedule, "seen": worker.rank + 5}
@@ -162,7 +164,7 @@ RESIZED = {
     "one bit": partial(onebit_adam, warmup=4),
     "server, ef": partial(server, push=EF, pull="delta(int4)"),
     "local, signs": local,
-    "local, delta": partial(local, outer=bdn.Nesterov(), pull="delta(int4)"),
+    "local, delta": partial(local, outer=bdn.algorithms.Nesterov(), pull="delta(int4)"),
     "ef21": ef21,
     "lion": lion,
     "demo": demo,
@@ -576,7 +578,7 @@ def steps_of(state):
 
 FOLLOWED = {
     "server": (partial(server, push=SCHEDULED, pull="delta(int4)"), (8,)),
-    "local": (partial(local, outer=bdn.Average(), push="none for 2; ef(onebit)"), ()),
+    "local": (partial(local, outer=bdn.algorithms.Average(), push="none for 2; ef(onebit)"), ()),
     "local, signs": (local, ()),
     "ef21": (partial(ef21, push=SCHEDULED), ()),
     "cser": (cser, (8,)),
@@ -600,7 +602,7 @@ def test_who_has_own_weights_goes_on_at_the_step(name):
 @pytest.mark.parametrize(
     "make, step",
     [
-        (partial(local, outer=bdn.Average(), push="none"), ()),
+        (partial(local, outer=bdn.algorithms.Average(), push="none"), ()),
         (
             lambda worker, params: bdn.ServerOptimizer(
                 torch.optim.SGD(params.values(), 0.02), params.items(), worker=worker
@@ -718,7 +720,7 @@ def test_an_app_state_has_all_of_it(name, tmp_path):
     problem = Quadratic()
 
     def app(worker, params, optimizer):
-        return {"app": bdn.AppState(torch.nn.ParameterDict(params), optimizer, worker=worker)}
+        return {"app": AppState(torch.nn.ParameterDict(params), optimizer, worker=worker)}
 
     def whole(worker):
         params = problem.parameters()
@@ -744,10 +746,10 @@ def test_an_app_state_has_all_of_it(name, tmp_path):
 def test_a_stateful_of_another_number_of_workers_says_what_to_give():
     def job(worker):
         _, optimizer = small(worker)
-        state = bdn.CommState(optimizer, worker=worker).state_dict()
+        state = CommState(optimizer, worker=worker).state_dict()
         state["rank0"]["size"] = 4
         with pytest.raises(bandoneon.InvalidArgument, match="of 4 workers, not 1; give saved_size=4"):
-            bdn.CommState(optimizer, worker=worker).load_state_dict(state)
+            CommState(optimizer, worker=worker).load_state_dict(state)
 
     run_job(job, workers=1)
 
@@ -757,9 +759,9 @@ def test_an_app_state_needs_what_exchanges():
         model = make_model()
         plain = torch.optim.SGD(model.parameters(), 0.1)
         with pytest.raises(bandoneon.InvalidArgument, match="SGD exchanges nothing: .*DDPState"):
-            bdn.AppState(model, plain, worker=worker)
+            AppState(model, plain, worker=worker)
         with pytest.raises(bandoneon.InvalidArgument, match="saved_size=0 is not a number of workers"):
-            bdn.AppState(model, small(worker)[1], saved_size=0, worker=worker)
+            AppState(model, small(worker)[1], saved_size=0, worker=worker)
 
     run_job(job, workers=1)
 
@@ -769,7 +771,7 @@ def test_an_app_state_needs_what_exchanges():
 
 def sgd_with_momentum(worker, model):
     inner = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    return bdn.DistributedOptimizer(inner, model.named_parameters(), worker=worker, scaler=None)
+    return bdn.DistributedOptimizer(inner, model.named_parameters(), worker=worker, links=bdn.Links(scaler=None))
 
 
 def change_weight(model, optimizer):

@@ -11,7 +11,8 @@ import torch.distributed.checkpoint as dcp
 
 import bandoneon
 import bandoneon.torch as bdn
-from cluster_helpers import run_job
+from bandoneon.torch.comm_state import CommState
+from cluster_helpers import linked, run_job
 from reference_helpers import WORKERS, Quadratic, assert_same_bits, values
 
 SETTINGS = dict(workers=WORKERS, servers=2, seed=5, min_compress_bytes=1)
@@ -21,48 +22,48 @@ EF = "ef(onebit(block=32))"
 
 def distributed(worker, params, inner=lambda p: torch.optim.SGD(p, 0.02), **options):
     return bdn.DistributedOptimizer(
-        inner(list(params.values())), params.items(), worker=worker, scaler=None, **options
+        inner(list(params.values())), params.items(), worker=worker, **linked(scaler=None, **options)
     )
 
 
 def server(worker, params, **options):
     inner = torch.optim.AdamW(params.values(), 0.02)
-    return bdn.ServerOptimizer(inner, params.items(), worker=worker, **options)
+    return bdn.ServerOptimizer(inner, params.items(), worker=worker, **linked(**options))
 
 
-def local(worker, params, tau=4, outer=bdn.SignMomentum(), push="ef(topk(ratio=0.1))", **options):
+def local(worker, params, tau=4, outer=bdn.algorithms.SignMomentum(), push="ef(topk(ratio=0.1))", **options):
     inner = torch.optim.AdamW(params.values(), 0.02)
     return bdn.LocalSteps(
-        inner, params.items(), tau=tau, outer=outer, push=push, worker=worker, **options
+        inner, params.items(), tau=tau, outer=outer, worker=worker, **linked(push=push, **options)
     )
 
 
 def cser(worker, params, period=5, gradient=4, reset=2, momentum=0.9, **options):
     inner = torch.optim.SGD(params.values(), 0.02, momentum=momentum, nesterov=True)
     options = dict(period=period, gradient=gradient, reset=reset, block=8, **options)
-    return bdn.CSER(inner, params.items(), worker=worker, **options)
+    return bdn.algorithms.CSER(inner, params.items(), worker=worker, **linked(**options))
 
 
 def onebit_adam(worker, params, warmup=10, **options):
     named = params.items()
-    return bdn.OneBitAdam(
-        list(params.values()), warmup=warmup, named_parameters=named, worker=worker, **options
+    return bdn.algorithms.OneBitAdam(
+        named, worker=worker, **linked(warmup=warmup, **options)
     )
 
 
-def ef21(worker, params, inner=lambda p: torch.optim.AdamW(p, 0.02, betas=(0.0, 0.95)), **options):
-    codecs = dict(push=EF, pull="delta(onebit(block=32))")
-    return bdn.EF21(inner(list(params.values())), params.items(), worker=worker, **{**codecs, **options})
+def ef21(worker, params, inner=lambda p: torch.optim.AdamW(p, 0.02, betas=(0.0, 0.95)), momentum=0.95, **options):
+    links = linked(**{"push": EF, "pull": "delta(onebit(block=32))", **options})
+    return bdn.algorithms.EF21(inner(list(params.values())), params.items(), momentum=momentum, worker=worker, **links)
 
 
 def lion(worker, params, **options):
-    return bdn.Lion(params.values(), named_parameters=params.items(), worker=worker, **options)
+    return bdn.algorithms.Lion(params.items(), worker=worker, **linked(**options))
 
 
 def demo(worker, params, chunk=6, pull="ef(topk(ratio=0.1))", **options):
     named = params.items()
-    return bdn.DeMo(
-        params.values(), chunk=chunk, push="topk(ratio=0.1)", pull=pull, named_parameters=named, worker=worker, **options
+    return bdn.algorithms.DeMo(
+        named, chunk=chunk, worker=worker, **linked(push="topk(ratio=0.1)", pull=pull, **options)
     )
 
 
@@ -77,18 +78,18 @@ OPTIMIZERS = {
         distributed, push="ef(onebit,correction=lr)", pull="ef(onebit,correction=lr)"
     ),
     "distributed, LANS": partial(
-        distributed, inner=lambda p: bdn.LANS(p, 0.02), push=EF, pull="int8"
+        distributed, inner=lambda p: bdn.algorithms.LANS(p, 0.02), push=EF, pull="int8"
     ),
     "server": partial(server, push="int4(hadamard=32)", pull="delta(int4(group=2048))"),
     "server, warm-up": partial(server, push=EF, pull="delta(int4)", warmup=10),
     "server, plain": server,
     "local, signs": local,
-    "local, delta": partial(local, outer=bdn.Nesterov(), pull="delta(int4)"),
-    "local, growing": partial(local, tau=bdn.QSR(alpha=0.03, least=2, most=6), outer=bdn.Average()),
+    "local, delta": partial(local, outer=bdn.algorithms.Nesterov(), pull="delta(int4)"),
+    "local, growing": partial(local, tau=bdn.algorithms.QSR(alpha=0.03, least=2, most=6), outer=bdn.algorithms.Average()),
     "local, residual": partial(
-        local, outer=bdn.Average(), local_residual=True, push="topk(ratio=0.1)", pull="delta(onebit(block=32))"
+        local, outer=bdn.algorithms.Average(), local_residual=True, push="topk(ratio=0.1)", pull="delta(onebit(block=32))"
     ),
-    "local, slowmo": partial(local, outer=bdn.SlowMo(), push="int8"),
+    "local, slowmo": partial(local, outer=bdn.algorithms.SlowMo(), push="int8"),
     "cser": cser,
     "cser, topk": partial(cser, gradient="topk(ratio=0.1)", reset="topk(ratio=0.5)"),
     "cser, model": partial(cser, implementation="model"),
@@ -189,7 +190,7 @@ PULLS = {**{codec: codec for codec in CODECS}, **{f"delta({codec})": codec for c
 
 
 @pytest.mark.parametrize("pull", PULLS)
-@pytest.mark.parametrize("make", [server, partial(local, outer=bdn.Nesterov(lr=0.1))])
+@pytest.mark.parametrize("make", [server, partial(local, outer=bdn.algorithms.Nesterov(lr=0.1))])
 def test_weights_are_taken_up_as_the_workers_held_them(make, pull):
     ranks = both_ways(
         partial(make, push=f"ef({PULLS[pull]})", pull=pull),
@@ -220,7 +221,7 @@ def test_without_its_comm_state_it_would_not():
 def test_it_goes_through_distributed_checkpoints(name, tmp_path):
     def parts(worker, params, optimizer):
         model = torch.nn.ParameterDict(params)
-        return {"model": model, "comm": bdn.CommState(optimizer, worker=worker)}
+        return {"model": model, "comm": CommState(optimizer, worker=worker)}
 
     def keep(worker, params, optimizer):
         path = tmp_path / str(worker.rank)  # Every rank is alone here, without a process group.
@@ -239,7 +240,7 @@ def test_it_goes_through_distributed_checkpoints(name, tmp_path):
 def test_another_ranks_state_is_refused():
     def job(worker):
         optimizer = distributed(worker, Quadratic().parameters(), push=EF)
-        comm = bdn.CommState(optimizer, worker=worker)
+        comm = CommState(optimizer, worker=worker)
         state = comm.state_dict()
         assert list(state) == [f"rank{worker.rank}"]
         other = {"rank7": state[f"rank{worker.rank}"]}
@@ -273,11 +274,13 @@ MISFITS = {
     ),
     "outer step": (
         local,
-        partial(local, outer=bdn.SignMomentum(decay=0.2)),
+        partial(local, outer=bdn.algorithms.SignMomentum(decay=0.2)),
         "rule='sign_momentum.*decay=0.1.*rule='sign_momentum.*decay=0.2",
     ),
     "tau": (local, partial(local, tau=5), "tau=4, and here it is tau=5"),
-    "growing tau": (local, partial(local, tau=bdn.QSR(alpha=0.03, least=2, most=6)), "tau=4, and here it is tau='QSR"),
+    "growing tau": (
+        local, partial(local, tau=bdn.algorithms.QSR(alpha=0.03, least=2, most=6)), "tau=4, and here it is tau='QSR"
+    ),
     "period": (cser, partial(cser, period=6), "period=5, and here it is period=6"),
     "ratio": (cser, partial(cser, reset=4), "reset='blocks.*0.5.*reset='blocks.*0.25"),
     "implementation": (

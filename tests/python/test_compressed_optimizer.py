@@ -145,9 +145,7 @@ def test_what_was_sent_and_what_is_owed_sum_up_to_the_gradients():
             inner,
             [("w", weight)],
             worker=worker,
-            push="ef(onebit(block=256))",
-            pull="none",
-            scaler=None,
+            links=bdn.Links(push="ef(onebit(block=256))", pull="none", scaler=None),
         )
         given, received = torch.zeros(1 << 15), torch.zeros(1 << 15)
         for step in range(8):

@@ -5,7 +5,7 @@ import torch
 import algorithms
 import bandoneon
 import bandoneon.torch as bdn
-from cluster_helpers import make_model, run_job, train
+from cluster_helpers import linked, make_model, run_job, train
 from reference_helpers import (
     STEPS,
     WORKERS,
@@ -24,12 +24,12 @@ TOPK = dict(gradient="topk(ratio=0.1)", reset="topk(ratio=0.5)")
 
 def cser(lr=LR, mu=0.0, period=PERIOD, **options):
     """For run_ranks."""
-    return lambda worker, params: bdn.CSER(
+    return lambda worker, params: bdn.algorithms.CSER(
         torch.optim.SGD(params.values(), lr, momentum=mu, nesterov=mu > 0),
         params.items(),
         period=period,
         worker=worker,
-        **options,
+        **linked(**options),
     )
 
 
@@ -287,7 +287,9 @@ def test_gradient_and_reset_are_two_declared_tensors():
     def job(worker):
         param = torch.nn.Parameter(torch.ones(100))
         inner = torch.optim.SGD([param], 0.1)
-        optimizer = bdn.CSER(inner, [("p", param)], gradient=4, reset=2, prefix="mine/", worker=worker)
+        optimizer = bdn.algorithms.CSER(
+            inner, [("p", param)], gradient=4, reset=2, links=bdn.Links(prefix="mine/"), worker=worker
+        )
         assert optimizer.steps == 0
         return {name for name in worker._declared if name.startswith("mine/")}
 
@@ -396,7 +398,7 @@ def test_what_contradicts_itself_is_refused_at_construction(options, message):
     def job(worker):
         param = torch.nn.Parameter(torch.ones(100))
         with pytest.raises(bandoneon.InvalidArgument, match=message):
-            bdn.CSER(torch.optim.SGD([param], 0.1), [("p", param)], worker=worker, **options)
+            bdn.algorithms.CSER(torch.optim.SGD([param], 0.1), [("p", param)], worker=worker, **linked(**options))
 
     run_job(job)
 
@@ -404,7 +406,7 @@ def test_what_contradicts_itself_is_refused_at_construction(options, message):
 def test_averaged_weights_are_the_mean_of_the_models():
     def job(worker):
         model = make_model()
-        optimizer = bdn.CSER(
+        optimizer = bdn.algorithms.CSER(
             torch.optim.SGD(model.parameters(), lr=0.1),
             model.named_parameters(),
             gradient=8,

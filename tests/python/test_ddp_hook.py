@@ -14,9 +14,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 import bandoneon
 import bandoneon.torch as bdn
+from bandoneon.torch.app_state import AppState
 from cluster_helpers import (
     assert_same,
     grads,
+    linked,
     make_batch,
     make_model,
     mean_grads,
@@ -49,7 +51,7 @@ def group_of_one(tmp_path):
 def wrap(worker, model, **options):
     with building:
         wrapped = DistributedDataParallel(model, bucket_cap_mb=0.0001)
-    state = bdn.DDPState(model.named_parameters(), worker=worker, **{"scaler": None, **options})
+    state = bdn.DDPState(model.named_parameters(), worker=worker, **linked(**{"scaler": None, **options}))
     wrapped.register_comm_hook(state, bdn.ddp_hook)
     return wrapped, state
 
@@ -106,13 +108,13 @@ def test_muon_steps_on_its_means():
     def by_hook(worker):
         model = make_model()
         wrapped, _ = wrap(worker, model)
-        train_by(bdn.Muon(wrapped.parameters(), lr=0.05), worker, wrapped)
+        train_by(bdn.algorithms.Muon(wrapped.parameters(), lr=0.05), worker, wrapped)
         return model_hash(model)
 
     def by_optimizer(worker):
         model = make_model()
-        inner = bdn.Muon(model.parameters(), lr=0.05)
-        options = dict(worker=worker, scaler=None)
+        inner = bdn.algorithms.Muon(model.parameters(), lr=0.05)
+        options = dict(worker=worker, links=bdn.Links(scaler=None))
         train_by(bdn.DistributedOptimizer(inner, model.named_parameters(), **options), worker, model)
         return model_hash(model)
 
@@ -188,7 +190,7 @@ def test_a_model_whose_backward_has_failed_is_freed():
         model = make_model()
         with building:
             wrapped = DistributedDataParallel(model)
-        state = bdn.DDPState(list(model.named_parameters())[:-1], worker=worker, scaler=None)
+        state = bdn.DDPState(list(model.named_parameters())[:-1], worker=worker, links=bdn.Links(scaler=None))
         wrapped.register_comm_hook(state, bdn.ddp_hook)
         with pytest.raises(bandoneon.InvalidArgument, match=r"shape \[3\]"):
             wrapped(make_batch(worker.rank)).square().mean().backward()
@@ -225,7 +227,7 @@ def test_a_hook_registered_without_its_state_is_an_error():
 def test_a_state_whose_hook_never_ran_is_warned_of_once(registers):
     def job(worker):
         model = make_model()
-        state = bdn.DDPState(model.named_parameters(), worker=worker, scaler=None)
+        state = bdn.DDPState(model.named_parameters(), worker=worker, links=bdn.Links(scaler=None))
         with building:
             wrapped = DistributedDataParallel(model)
         if registers:
@@ -260,25 +262,23 @@ def test_an_optimizer_that_exchanges_besides_ddp_is_warned_of():
 
 def outer(cls, **options):
     return lambda model, worker: cls(
-        torch.optim.SGD(model.parameters(), lr=0.1), list(model.named_parameters()), worker=worker, **options
+        torch.optim.SGD(model.parameters(), lr=0.1), list(model.named_parameters()), worker=worker, **linked(**options)
     )
 
 
 def alone(cls, **options):
-    return lambda model, worker: cls(
-        model.parameters(), named_parameters=list(model.named_parameters()), worker=worker, **options
-    )
+    return lambda model, worker: cls(model.named_parameters(), worker=worker, **linked(**options))
 
 
 BESIDES = {
     "DistributedOptimizer": outer(bdn.DistributedOptimizer, scaler=None),
     "ServerOptimizer": outer(bdn.ServerOptimizer),
-    "EF21": outer(bdn.EF21),
-    "Lion": alone(bdn.Lion),
-    "OneBitAdam": alone(bdn.OneBitAdam, warmup=2),
-    "DeMo": alone(bdn.DeMo),
-    "LocalSteps": outer(bdn.LocalSteps, tau=2, outer=bdn.Average()),
-    "CSER": outer(bdn.CSER, gradient=2, reset=2),
+    "EF21": outer(bdn.algorithms.EF21),
+    "Lion": alone(bdn.algorithms.Lion),
+    "OneBitAdam": alone(bdn.algorithms.OneBitAdam, warmup=2),
+    "DeMo": alone(bdn.algorithms.DeMo),
+    "LocalSteps": outer(bdn.LocalSteps, tau=2, outer=bdn.algorithms.Average()),
+    "CSER": outer(bdn.algorithms.CSER, gradient=2, reset=2),
     "recipe": lambda model, worker: bdn.recipe("updates-100x")(model, lr=0.1, worker=worker),
 }
 
@@ -342,7 +342,7 @@ def test_ddp_that_keeps_gradients_local_leaves_those_of_plain_torch():
 def test_a_correction_by_learning_rates_that_it_does_not_know_is_refused(options):
     def job(worker):
         with pytest.raises(bandoneon.InvalidArgument, match="correction=lr.*DDPState does not know"):
-            bdn.DDPState(make_model().named_parameters(), worker=worker, **options)
+            bdn.DDPState(make_model().named_parameters(), worker=worker, **linked(**options))
 
     run_job(job)
 
@@ -439,7 +439,7 @@ def test_it_goes_into_a_distributed_checkpoint_beside_model_and_optimizer(tmp_pa
         model = make_model()
         wrapped, state = wrap(worker, model, push=ONEBIT, pull=ONEBIT, momentum=0.9)
         optimizer = torch.optim.SGD(model.parameters(), 0.05)
-        app = {"app": bdn.AppState(wrapped, optimizer, state, worker=worker)}
+        app = {"app": AppState(wrapped, optimizer, state, worker=worker)}
         path = tmp_path / str(worker.rank)  # Every rank is alone here.
         if loads:
             dcp.load(app, checkpoint_id=path, no_dist=True)

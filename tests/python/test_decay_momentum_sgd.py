@@ -29,7 +29,7 @@ def test_dist_ef_sgdm_equals_its_reference(codec, decay):
     result = run_library(
         problem,
         distributed(
-            lambda p: bdn.DecayMomentumSGD(p, 0.01, decay, decay_momentum=MU),
+            lambda p: bdn.algorithms.DecayMomentumSGD(p, 0.01, decay, decay_momentum=MU),
             push=spec,
             pull=spec,
             momentum=MU,
@@ -66,7 +66,7 @@ def test_sgd_over_two_bits_equals_its_reference():
 def test_uncompressed_it_is_torchs_nesterov_sgd_with_weight_decay():
     problem = Quadratic()
     ours = distributed(
-        lambda p: bdn.DecayMomentumSGD(p, 0.02, DECAY, decay_momentum=MU), momentum=MU
+        lambda p: bdn.algorithms.DecayMomentumSGD(p, 0.02, DECAY, decay_momentum=MU), momentum=MU
     )
     torchs = distributed(
         lambda p: torch.optim.SGD(p, 0.02, momentum=MU, nesterov=True, weight_decay=DECAY)
@@ -77,11 +77,11 @@ def test_uncompressed_it_is_torchs_nesterov_sgd_with_weight_decay():
 @pytest.mark.parametrize("spec", CONVERGING)
 def test_it_reaches_the_optimum(spec):
     assert_reaches_the_optimum(
-        distributed(lambda p: bdn.DecayMomentumSGD(p, 0.0), push=spec, pull=spec, momentum=0.5),
+        distributed(lambda p: bdn.algorithms.DecayMomentumSGD(p, 0.0), push=spec, pull=spec, momentum=0.5),
         lr=0.02,
     )
 
 
 def test_bad_settings_are_named():
     with pytest.raises(bandoneon.InvalidArgument, match="decay_momentum=1.0"):
-        bdn.DecayMomentumSGD([torch.nn.Parameter(torch.zeros(1))], 0.1, decay_momentum=1.0)
+        bdn.algorithms.DecayMomentumSGD([torch.nn.Parameter(torch.zeros(1))], 0.1, decay_momentum=1.0)

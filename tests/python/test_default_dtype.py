@@ -10,7 +10,8 @@ import torch
 
 import bandoneon
 import bandoneon.torch as bdn
-from cluster_helpers import loss_of, make_batch, make_model, run_job, sgd
+from bandoneon.torch import exchange
+from cluster_helpers import linked, loss_of, make_batch, make_model, run_job, sgd
 
 SOURCES = pathlib.Path(bdn.__file__).resolve().parents[1]
 # What torch makes of its own accord, of the default type and on the default device unless it is told.
@@ -85,28 +86,29 @@ EF = dict(push="ef(onebit)", pull="ef(onebit)")
 MAKERS = {
     "DistributedOptimizer": lambda model, **how: sgd(how.pop("worker"), model, lr=0.25, momentum=0.9, **EF, **how),
     "ServerOptimizer": lambda model, named, **how: bdn.ServerOptimizer(
-        torch.optim.AdamW(model.parameters(), lr=0.25), named, push="ef(onebit)", pull="delta(int8)", **how
+        torch.optim.AdamW(model.parameters(), lr=0.25), named, **linked(push="ef(onebit)", pull="delta(int8)", **how)
     ),
     "LocalSteps": lambda model, named, **how: bdn.LocalSteps(
-        inner(model, momentum=0.9), named, tau=2, outer=bdn.SlowMo(), push="ef(onebit)", pull="delta(int8)", **how
+        inner(model, momentum=0.9), named, tau=2, outer=bdn.algorithms.SlowMo(),
+        **linked(push="ef(onebit)", pull="delta(int8)", **how)
     ),
-    "CSER": lambda model, named, **how: bdn.CSER(
-        inner(model), named, gradient=2, reset=2, period=2, block=2, **how
+    "CSER": lambda model, named, **how: bdn.algorithms.CSER(
+        inner(model), named, gradient=2, reset=2, period=2, block=2, **linked(**how)
     ),
-    "EF21": lambda model, named, **how: bdn.EF21(inner(model), named, **how),
-    "Lion": lambda model, named, **how: bdn.Lion(model.parameters(), 0.25, named_parameters=named, **how),
-    "DeMo": lambda model, named, **how: bdn.DeMo(
-        model.parameters(), 0.25, named_parameters=named, push="topk(ratio=0.5)", pull="none", **how
+    "EF21": lambda model, named, **how: bdn.algorithms.EF21(inner(model), named, **linked(**how)),
+    "Lion": lambda model, named, **how: bdn.algorithms.Lion(named, 0.25, **linked(**how)),
+    "DeMo": lambda model, named, **how: bdn.algorithms.DeMo(
+        named, 0.25, **linked(push="topk(ratio=0.5)", pull="none", **how)
     ),
-    "OneBitAdam": lambda model, named, **how: bdn.OneBitAdam(
-        model.parameters(), 0.25, warmup=2, named_parameters=named, **how
+    "OneBitAdam": lambda model, named, **how: bdn.algorithms.OneBitAdam(
+        named, 0.25, **linked(warmup=2, **how)
     ),
 }
 PLAIN = {
-    "LANS": lambda params: bdn.LANS(params, 0.25),
-    "FrozenAdamW": lambda params: bdn.FrozenAdamW(params, 0.25, freeze_after=2),
-    "DecayMomentumSGD": lambda params: bdn.DecayMomentumSGD(params, 0.25, weight_decay=0.1),
-    "Muon": lambda params: bdn.Muon(params, 0.25),
+    "LANS": lambda params: bdn.algorithms.LANS(params, 0.25),
+    "FrozenAdamW": lambda params: bdn.algorithms.FrozenAdamW(params, 0.25, freeze_after=2),
+    "DecayMomentumSGD": lambda params: bdn.algorithms.DecayMomentumSGD(params, 0.25, weight_decay=0.1),
+    "Muon": lambda params: bdn.algorithms.Muon(params, 0.25),
 }
 
 
@@ -115,7 +117,7 @@ def make(kind, model, worker):
         return MAKERS[kind](model, worker=worker)
     if kind in PLAIN:
         return bdn.DistributedOptimizer(
-            PLAIN[kind](model.parameters()), model.named_parameters(), scaler=None, worker=worker, **EF
+            PLAIN[kind](model.parameters()), model.named_parameters(), worker=worker, **linked(scaler=None, **EF)
         )
     return MAKERS[kind](model, list(model.named_parameters()), worker=worker)
 
@@ -159,7 +161,7 @@ class Job:
                     optimizer.step()
                 if start:
                     mean = bdn.push_pull(batches[0].clone(), "x", worker=worker).wait()
-                    assert bdn.empty(3, worker=worker).tolist() is not None
+                    assert exchange.empty(3, worker=worker).tolist() is not None
                     return {"mean": mean, "model": model.state_dict()}
                 comm = optimizer.comm_state_dict()
                 bdn.broadcast_optimizer_state(optimizer, worker=worker)
@@ -267,7 +269,8 @@ def test_float64_without_a_codec_is_exchanged_as_it_is():
     def job(worker):
         model = make_model().to(torch.float64)
         optimizer = bdn.DistributedOptimizer(
-            bdn.Muon(model.parameters(), 0.1), model.named_parameters(), scaler=None, worker=worker
+            bdn.algorithms.Muon(model.parameters(), 0.1), model.named_parameters(), links=bdn.Links(scaler=None),
+            worker=worker
         )
         loss_of(model, make_batch(worker.rank).double()).backward()
         optimizer.step()

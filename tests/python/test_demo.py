@@ -8,7 +8,7 @@ import algorithms
 import bandoneon
 import bandoneon.torch as bdn
 from bandoneon.torch.chunked_dct import ChunkedDCT
-from cluster_helpers import run_job
+from cluster_helpers import linked, run_job
 from reference_helpers import (
     STEPS,
     PartlyUnseen,
@@ -28,17 +28,14 @@ PULLS = {"none": algorithms.none, f"ef({TOPK})": algorithms.topk(0.1)}
 
 def decoupled(lr=LR, decay=DECAY, weight_decay=WD, chunk=CHUNK, push=TOPK, pull="none", **options):
     """For run_library."""
-    return lambda worker, params: bdn.DeMo(
-        params.values(),
+    return lambda worker, params: bdn.algorithms.DeMo(
+        params.items(),
         lr,
         decay,
         weight_decay,
         chunk,
-        push=push,
-        pull=pull,
-        named_parameters=params.items(),
         worker=worker,
-        **options,
+        **linked(push=push, pull=pull, **options),
     )
 
 
@@ -121,7 +118,7 @@ def test_what_no_gradient_reached_only_decays(decay):
 def test_bytes_are_those_of_the_codecs():
     def job(worker):
         param = torch.nn.Parameter(torch.randn(256, 256, generator=torch.Generator().manual_seed(1)))
-        optimizer = bdn.DeMo([param], worker=worker)
+        optimizer = bdn.algorithms.DeMo([param], worker=worker)
         before = worker.stats()
         for _ in range(4):
             optimizer.zero_grad()
@@ -139,7 +136,7 @@ def test_bytes_are_those_of_the_codecs():
 def test_parameters_of_other_types_stay_replicas_and_learn(dtype):
     def job(worker):
         param = torch.nn.Parameter(torch.linspace(-2, 2, 320).to(dtype))
-        optimizer = bdn.DeMo([param], decay=0.9, push="topk(ratio=0.25)", worker=worker)
+        optimizer = bdn.algorithms.DeMo([param], decay=0.9, push="topk(ratio=0.25)", worker=worker)
         for step in range(300):
             optimizer.param_groups[0]["lr"] = 0.04 * (1 - step / 300)
             optimizer.zero_grad()
@@ -164,7 +161,7 @@ def test_replicas_are_equal_after_every_step():
 def test_a_gradient_that_is_not_finite_in_one_worker_moves_nothing_of_that_parameter(bad):
     def job(worker):
         param = torch.nn.Parameter(torch.ones(50))
-        optimizer = bdn.DeMo([param], lr=0.1, worker=worker)
+        optimizer = bdn.algorithms.DeMo([param], lr=0.1, worker=worker)
         seen, kept = [], []
         for step in range(3):
             optimizer.zero_grad()
@@ -198,6 +195,6 @@ def test_what_contradicts_itself_is_refused_at_construction(options, message):
     def job(worker):
         param = torch.nn.Parameter(torch.ones(100))
         with pytest.raises(bandoneon.InvalidArgument, match=message):
-            bdn.DeMo([param], named_parameters=[("p", param)], worker=worker, **options)
+            bdn.algorithms.DeMo([("p", param)], worker=worker, **linked(**options))
 
     run_job(job)

@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import bandoneon
 import bandoneon.torch as bdn
+from bandoneon.torch import exchange
 from bandoneon import _native
 from bandoneon.torch import devices, synchronizer
 from bandoneon.worker import Declaration
@@ -73,7 +74,7 @@ def test_push_pull_averages_where_the_tensor_is(gpu):
             bdn.push_pull(tensor, "w", worker=worker),
             bdn.push_pull(strided, "v", worker=worker),
         ]
-        assert bdn.synchronize(handles)[0].data_ptr() == tensor.data_ptr()
+        assert exchange.synchronize(handles)[0].data_ptr() == tensor.data_ptr()
         assert (tensor == 0.5).all() and (strided == 2.0).all()
         assert counted(worker) == (4400, 4400)
         return tensor.data_ptr()
@@ -273,7 +274,7 @@ def test_the_hook_of_ddp_gives_the_bits_that_it_gives_on_the_host(gpu, monkeypat
         model = make_model()
         with building:
             wrapped = DistributedDataParallel(model, bucket_cap_mb=0.0001)
-        state = bdn.DDPState(model.named_parameters(), worker=worker, scaler=None)
+        state = bdn.DDPState(model.named_parameters(), worker=worker, links=bdn.Links(scaler=None))
         wrapped.register_comm_hook(state, bdn.ddp_hook)
         optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.05)
         for step in range(4):

@@ -63,7 +63,7 @@ def test_pushes_leave_during_the_backward_pass_as_urgent_as_they_are_needed(monk
     def job(worker):
         model = make_model()
         inner = torch.optim.SGD(model.parameters(), lr=0.1)
-        optimizer = bdn.DistributedOptimizer(inner, model, worker=worker, overlap=overlap, scaler=None)
+        optimizer = bdn.DistributedOptimizer(inner, model, worker=worker, overlap=overlap, links=bdn.Links(scaler=None))
         after_backward(worker, model, optimizer)
         optimizer.step()
         optimizer.zero_grad()
@@ -151,7 +151,7 @@ def test_what_was_late_can_be_waited_for_again(monkeypatch):
         first, last = model.parameters()
         inner = torch.optim.SGD([last, first], lr=0.1)
         named = [("last", last), ("first", first)]  # Collected in this order.
-        optimizer = bdn.DistributedOptimizer(inner, named, worker=worker, scaler=None, timeout=1.5)
+        optimizer = bdn.DistributedOptimizer(inner, named, worker=worker, links=bdn.Links(scaler=None, timeout=1.5))
         train(worker, model, optimizer, steps=1)
         optimizer.zero_grad()
         if worker.rank == 1:

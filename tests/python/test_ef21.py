@@ -5,7 +5,7 @@ import torch
 import algorithms
 import bandoneon
 import bandoneon.torch as bdn
-from cluster_helpers import loss_of, make_batch, make_model, model_hash, run_job
+from cluster_helpers import linked, loss_of, make_batch, make_model, model_hash, run_job
 from reference_helpers import (
     CONVERGING,
     SHAPES,
@@ -28,7 +28,7 @@ ADAMW = (
     lambda: algorithms.AdamW(0.02, b1=0.0, b2=0.95, wd=0.1),
 )
 MUON = (
-    lambda p: bdn.Muon(p, 0.02, momentum=0.0, betas=(0.0, 0.95)),
+    lambda p: bdn.algorithms.Muon(p, 0.02, momentum=0.0, betas=(0.0, 0.95)),
     None,  # By shape.
 )
 CODECS = {
@@ -47,8 +47,8 @@ def rules_of(reference):
 
 def tracked(make_inner=SGD[0], momentum=MU, **options):
     """For run_library."""
-    return lambda worker, params: bdn.EF21(
-        make_inner(list(params.values())), params.items(), momentum=momentum, worker=worker, **options
+    return lambda worker, params: bdn.algorithms.EF21(
+        make_inner(list(params.values())), params.items(), momentum=momentum, worker=worker, **linked(**options)
     )
 
 
@@ -93,7 +93,7 @@ def test_what_is_left_out_vanishes_where_gradients_settle():
     spec = "ef(topk(ratio=0.25))"
     by_gradients = residuals(
         lambda worker, params: bdn.DistributedOptimizer(
-            torch.optim.SGD(params.values(), 0.05), params.items(), push=spec, worker=worker, scaler=None
+            torch.optim.SGD(params.values(), 0.05), params.items(), links=bdn.Links(push=spec, scaler=None), worker=worker
         )
     )
     by_changes = residuals(
@@ -106,8 +106,8 @@ def test_what_is_left_out_vanishes_where_gradients_settle():
 def test_parameters_of_other_types_stay_replicas_and_learn(dtype):
     def job(worker):
         param = torch.nn.Parameter(torch.linspace(-2, 2, 320).to(dtype))
-        inner = bdn.Muon([param], 0.02, momentum=0.0, betas=(0.0, 0.95))
-        optimizer = bdn.EF21(inner, [("p", param)], worker=worker)
+        inner = bdn.algorithms.Muon([param], 0.02, momentum=0.0, betas=(0.0, 0.95))
+        optimizer = bdn.algorithms.EF21(inner, [("p", param)], worker=worker)
         for step in range(200):
             optimizer.zero_grad()
             (param - 0.5 * worker.rank).square().sum().backward()
@@ -134,7 +134,7 @@ def test_replicas_are_equal_after_every_step_and_the_gradients_are_the_estimate(
 def test_a_gradient_that_is_not_finite_in_one_worker_is_a_step_of_nobody():
     def job(worker):
         param = torch.nn.Parameter(torch.ones(50))
-        optimizer = bdn.EF21(torch.optim.SGD([param], 0.1), [("p", param)], worker=worker)
+        optimizer = bdn.algorithms.EF21(torch.optim.SGD([param], 0.1), [("p", param)], worker=worker)
         seen = []
         for step in range(4):
             optimizer.zero_grad()
@@ -156,7 +156,7 @@ def test_parameters_without_gradients_count_as_zeros_and_frozen_ones_stay():
         params = {name: torch.nn.Parameter(torch.ones(8)) for name in ("used", "unused", "frozen")}
         params["frozen"].requires_grad_(False)
         inner = torch.optim.SGD(params.values(), 0.5, weight_decay=0.1)
-        optimizer = bdn.EF21(
+        optimizer = bdn.algorithms.EF21(
             inner, params.items(), momentum=0.0, push="none", pull="none", worker=worker
         )
         if worker.rank == 0:
@@ -174,7 +174,7 @@ def test_parameters_begin_as_rank_0s_and_gradients_accumulate():
         with torch.no_grad():
             next(model.parameters()).add_(worker.rank)
         inner = torch.optim.SGD(model.parameters(), lr=0.1)
-        optimizer = bdn.EF21(inner, model.named_parameters(), push="none", pull="none", worker=worker)
+        optimizer = bdn.algorithms.EF21(inner, model.named_parameters(), push="none", pull="none", worker=worker)
         for step in range(3):
             optimizer.zero_grad()
             for _ in range(passes):
@@ -205,7 +205,7 @@ def test_what_contradicts_itself_is_refused_at_construction(options, message):
     def job(worker):
         param = torch.nn.Parameter(torch.ones(100))
         with pytest.raises(bandoneon.InvalidArgument, match=message):
-            bdn.EF21(torch.optim.SGD([param], 0.1), [("p", param)], worker=worker, **options)
+            bdn.algorithms.EF21(torch.optim.SGD([param], 0.1), [("p", param)], worker=worker, **linked(**options))
 
     run_job(job)
 
@@ -213,7 +213,7 @@ def test_what_contradicts_itself_is_refused_at_construction(options, message):
 def test_a_state_whose_momentum_does_not_fit_is_refused_saying_which():
     def job(worker):
         param = torch.nn.Parameter(torch.ones(100))
-        optimizer = bdn.EF21(torch.optim.SGD([param], 0.1), [("p", param)], worker=worker)
+        optimizer = bdn.algorithms.EF21(torch.optim.SGD([param], 0.1), [("p", param)], worker=worker)
         state = optimizer.comm_state_dict()
         state["local"]["tracked"]["p"] = torch.zeros(99)
         with pytest.raises(bandoneon.InvalidArgument, match=r"the tracked of 'p' in the state has the shape \[99\]"):

@@ -7,33 +7,33 @@ import torch
 
 import bandoneon
 import bandoneon.torch as bdn
-from cluster_helpers import loss_of, make_batch, make_model, run_job
+from cluster_helpers import linked, loss_of, make_batch, make_model, run_job
 
 
 def around_sgd(kind, **options):
     def make(worker, model, **common):
         inner = torch.optim.SGD(model.parameters(), lr=0.1)
-        return kind(inner, model.named_parameters(), worker=worker, **options, **common)
+        return kind(inner, model.named_parameters(), worker=worker, **linked(**options, **common))
 
     return make
 
 
 def onebit_adam(worker, model, **common):
-    return bdn.OneBitAdam(model.parameters(), warmup=1, worker=worker, **common)
+    return bdn.algorithms.OneBitAdam(model.parameters(), worker=worker, **linked(warmup=1, **common))
 
 
 def lion(worker, model, **common):
-    return bdn.Lion(model.parameters(), lr=0.01, worker=worker, **common)
+    return bdn.algorithms.Lion(model.parameters(), lr=0.01, worker=worker, **linked(**common))
 
 
 OPTIMIZERS = {
     "OneBitAdam": onebit_adam,
     "ServerOptimizer": around_sgd(bdn.ServerOptimizer),
-    "LocalSteps": around_sgd(bdn.LocalSteps, tau=1, outer=bdn.Average()),
-    "CSER": around_sgd(bdn.CSER, gradient=4, reset=2),
+    "LocalSteps": around_sgd(bdn.LocalSteps, tau=1, outer=bdn.algorithms.Average()),
+    "CSER": around_sgd(bdn.algorithms.CSER, gradient=4, reset=2),
     "Lion": lion,
-    "DeMo": lambda worker, model, **common: bdn.DeMo(model.parameters(), worker=worker, **common),
-    "EF21": around_sgd(bdn.EF21),
+    "DeMo": lambda worker, model, **common: bdn.algorithms.DeMo(model.parameters(), worker=worker, **linked(**common)),
+    "EF21": around_sgd(bdn.algorithms.EF21),
 }
 
 

@@ -30,7 +30,8 @@ elif how == "servers":
     optimizer = bdn.ServerOptimizer(inner(), model.named_parameters(), pull="delta(int4(group=2048))")
 else:
     pull = "delta(twobit(block=64))" if how == "delta" else "none"
-    optimizer = bdn.LocalSteps(inner(), model.named_parameters(), tau=1, outer=bdn.Average(), push="ef(twobit(block=64))", pull=pull)
+    optimizer = bdn.LocalSteps(inner(), model.named_parameters(), tau=1, outer=bdn.algorithms.Average(),
+                               push="ef(twobit(block=64))", pull=pull)
 after = worker.stats()
 start = [param.detach().clone() for param in model.parameters()]
 for _ in range(3 if how != "broadcast" else 0):

@@ -9,7 +9,15 @@ import torch
 import bandoneon
 import bandoneon.torch as bdn
 from bandoneon.torch import foreign_words
-from cluster_helpers import assert_same, loss_of, make_batch, make_model, mean_grads, run_job
+from cluster_helpers import (
+    assert_same,
+    linked,
+    loss_of,
+    make_batch,
+    make_model,
+    mean_grads,
+    run_job,
+)
 
 
 def refused(call, kind=bandoneon.InvalidArgument):
@@ -25,11 +33,11 @@ def refused(call, kind=bandoneon.InvalidArgument):
 
 
 WRAPPERS = {
-    "DistributedOptimizer": lambda *args, **how: bdn.DistributedOptimizer(*args, **how),
-    "ServerOptimizer": lambda *args, **how: bdn.ServerOptimizer(*args, **how),
-    "LocalSteps": lambda *args, **how: bdn.LocalSteps(*args, tau=2, outer=bdn.Average(), **how),
-    "CSER": lambda *args, **how: bdn.CSER(*args, gradient=2, reset=2, period=2, **how),
-    "EF21": lambda *args, **how: bdn.EF21(*args, **how),
+    "DistributedOptimizer": lambda *args, **how: bdn.DistributedOptimizer(*args, **linked(**how)),
+    "ServerOptimizer": lambda *args, **how: bdn.ServerOptimizer(*args, **linked(**how)),
+    "LocalSteps": lambda *args, **how: bdn.LocalSteps(*args, tau=2, outer=bdn.algorithms.Average(), **linked(**how)),
+    "CSER": lambda *args, **how: bdn.algorithms.CSER(*args, gradient=2, reset=2, period=2, **linked(**how)),
+    "EF21": lambda *args, **how: bdn.algorithms.EF21(*args, **linked(**how)),
 }
 
 
@@ -105,7 +113,7 @@ FOREIGN = {
     "BytePS's compressor": (dict(compression_params={}), "'compression_params': push= and pull="),
     "DeepSpeed's accumulation": (dict(gradient_accumulation_steps=2), "it is called backward_passes_per_step"),
     "DeepSpeed's clipping": (dict(gradient_clipping=1.0), "torch.nn.utils.clip_grad_norm_"),
-    "a slip": (dict(moment=0.9), "'moment'; did you mean 'momentum'?"),
+    "a slip": (dict(moment=0.9), r"'moment'; did you mean links=Links\(momentum=\)\?"),
     "nobody's": (dict(xyzzy=1), "'xyzzy'; it has optimizer, named_parameters, push, pull"),
 }
 
@@ -113,7 +121,7 @@ FOREIGN = {
 @pytest.mark.parametrize("what", FOREIGN)
 def test_a_foreign_argument_is_told_what_has_its_place(what):
     arguments, expected = FOREIGN[what]
-    said = refused(lambda model, sgd, worker: bdn.DistributedOptimizer(sgd, model, **arguments), TypeError)
+    said = refused(lambda model, sgd, worker: bdn.DistributedOptimizer(sgd, model, **linked(**arguments)), TypeError)
     assert said.startswith("DistributedOptimizer() has no argument") and re.search(expected, said), said
 
 
@@ -132,8 +140,8 @@ def test_an_argument_in_anothers_place_is_named():
 def test_every_call_of_the_package_answers_them():
     """Those that take settings of any name leave it to the library to name them."""
     answered = set()
-    for name in bdn.__all__:
-        thing = getattr(bdn, name)
+    for name in [*bdn.__all__, *bdn.algorithms.__all__]:
+        thing = getattr(bdn if name in bdn.__all__ else bdn.algorithms, name)
         call = thing.__init__ if inspect.isclass(thing) else thing
         if not inspect.isfunction(call) or name == "ddp_hook":
             continue
@@ -151,7 +159,7 @@ def test_words_of_other_frameworks_that_are_ours_in_another_call_say_so():
     with pytest.raises(TypeError, match=r"push_pull\(\) has no argument 'op': gradients and push_pull\(\) are means"):
         bdn.push_pull(torch.ones(1), "x", op="Sum")
     with pytest.raises(TypeError, match=r"OneBitAdam\(\) has no argument 'freeze_step': it is called warmup"):
-        bdn.OneBitAdam([torch.ones(1)], freeze_step=100)
+        bdn.algorithms.OneBitAdam([torch.ones(1)], freeze_step=100)
 
 
 @pytest.mark.parametrize("name, said", {

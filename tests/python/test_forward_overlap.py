@@ -169,10 +169,10 @@ def test_pushes_that_are_lost_come_again_and_change_no_bits():
             (torch.optim.RAdam, dict(lr=0.01)),
             (torch.optim.RMSprop, dict(lr=0.01, momentum=0.5, centered=True)),
             (torch.optim.Rprop, dict(lr=0.01)),
-            (bdn.LANS, dict(lr=0.01)),
-            (bdn.FrozenAdamW, dict(lr=0.01, freeze_after=2)),
-            (bdn.Muon, dict(lr=0.01, batched=False)),
-            (bdn.DecayMomentumSGD, dict(lr=0.1, weight_decay=0.01)),
+            (bdn.algorithms.LANS, dict(lr=0.01)),
+            (bdn.algorithms.FrozenAdamW, dict(lr=0.01, freeze_after=2)),
+            (bdn.algorithms.Muon, dict(lr=0.01, batched=False)),
+            (bdn.algorithms.DecayMomentumSGD, dict(lr=0.1, weight_decay=0.01)),
         ]
         + [
             (getattr(torch.optim, name), dict(lr=0.01))
@@ -293,7 +293,7 @@ def test_a_group_of_the_model_that_is_added_in_mid_run_is_stepped_where_it_is_re
         model = torch.nn.Sequential(make_model(), torch.nn.Linear(3, 2))
         fill(model)
         inner = torch.optim.SGD(model[0].parameters(), lr=0.1)
-        optimizer = bdn.DistributedOptimizer(inner, model, overlap=overlap, worker=worker, scaler=None)
+        optimizer = bdn.DistributedOptimizer(inner, model, overlap=overlap, worker=worker, links=bdn.Links(scaler=None))
         for step in range(5):
             optimizer.zero_grad()
             loss_of(model, make_batch(worker.rank, step)).backward()
@@ -327,7 +327,7 @@ def test_a_model_that_is_given_another_type_before_its_step_is_taken_is_refused_
     def job(worker):
         model = make_model()
         inner = torch.optim.SGD(model.parameters(), lr=0.1)
-        optimizer = bdn.DistributedOptimizer(inner, model, overlap="forward", worker=worker, scaler=None)
+        optimizer = bdn.DistributedOptimizer(inner, model, overlap="forward", worker=worker, links=bdn.Links(scaler=None))
         loss_of(model, make_batch(worker.rank)).backward()
         optimizer.step()
         change(model)

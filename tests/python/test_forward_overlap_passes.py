@@ -166,8 +166,7 @@ def test_two_optimizers_of_one_model():
                 model,
                 worker=worker,
                 overlap=overlap,
-                scaler=None,
-                prefix=f"{lr}/",
+                links=bdn.Links(scaler=None, prefix=f"{lr}/"),
             )
             for part, lr in ((model[:2], 0.1), (model[2:], 0.2))
         ]

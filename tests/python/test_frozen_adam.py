@@ -30,7 +30,7 @@ def test_it_equals_its_reference(codec, kind):
     result = run_library(
         problem,
         distributed(
-            lambda p: bdn.FrozenAdamW(p, lr=0.02, freeze_after=FREEZE),
+            lambda p: bdn.algorithms.FrozenAdamW(p, lr=0.02, freeze_after=FREEZE),
             push=spec,
             pull=spec,
             warmup=FREEZE,
@@ -61,7 +61,7 @@ def test_torchs_adamw_equals_the_reference_too(codec):
 
 def test_before_it_freezes_it_is_torchs_adamw():
     params = [torch.nn.Parameter(torch.linspace(-1, 1, 7)) for _ in range(2)]
-    ours = bdn.FrozenAdamW(params[:1], lr=0.1, freeze_after=10)
+    ours = bdn.algorithms.FrozenAdamW(params[:1], lr=0.1, freeze_after=10)
     torchs = torch.optim.AdamW(params[1:], lr=0.1)
     for step in range(10):
         for param, optimizer in zip(params, (ours, torchs)):
@@ -74,7 +74,7 @@ def test_before_it_freezes_it_is_torchs_adamw():
 def test_it_reaches_the_optimum(spec):
     assert_reaches_the_optimum(
         distributed(
-            lambda p: bdn.FrozenAdamW(p, lr=0.0, weight_decay=0.0, freeze_after=130),
+            lambda p: bdn.algorithms.FrozenAdamW(p, lr=0.0, weight_decay=0.0, freeze_after=130),
             push=spec,
             pull=spec,
             warmup=130,
@@ -86,4 +86,4 @@ def test_it_reaches_the_optimum(spec):
 @pytest.mark.parametrize("freeze_after", [0, 1.5])
 def test_a_freeze_that_is_no_step_is_refused(freeze_after):
     with pytest.raises(bandoneon.InvalidArgument, match=f"freeze_after={freeze_after}"):
-        bdn.FrozenAdamW([torch.nn.Parameter(torch.zeros(1))], freeze_after=freeze_after)
+        bdn.algorithms.FrozenAdamW([torch.nn.Parameter(torch.zeros(1))], freeze_after=freeze_after)

@@ -13,6 +13,7 @@ from cluster_helpers import (
     assert_same,
     fill,
     grads,
+    linked,
     loss_of,
     make_batch,
     model_hash,
@@ -34,7 +35,7 @@ def make_model(*more):
 
 def distributed(worker, model, overlap, **options):
     inner = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    return bdn.DistributedOptimizer(inner, model, overlap=overlap, scaler=None, worker=worker, **options)
+    return bdn.DistributedOptimizer(inner, model, overlap=overlap, worker=worker, **linked(scaler=None, **options))
 
 
 def backward(rank, step, model):

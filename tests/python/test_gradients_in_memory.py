@@ -267,7 +267,7 @@ def distributed_sgd(worker, model):
 
 
 def onebit_adam(worker, model):
-    return bdn.OneBitAdam(model.parameters(), warmup=1, worker=worker)
+    return bdn.algorithms.OneBitAdam(model.parameters(), links=bdn.Links(warmup=1), worker=worker)
 
 
 @pytest.mark.parametrize("change", CHANGES)

@@ -9,7 +9,7 @@ import torch
 
 import bandoneon
 import bandoneon.torch as bdn
-from cluster_helpers import make_model, run_job
+from cluster_helpers import linked, make_model, run_job
 
 STEPS, CHANGED_AT, WORKERS = 8, 3, 2
 # How torch computes a step, and not what it is.
@@ -98,17 +98,17 @@ def adamw(params, **options):
 SGD_CHANGES = dict(lr=0.02, momentum=0.5, weight_decay=0.3, nesterov=True, dampening=0.5, maximize=True)
 ADAMW_CHANGES = dict(lr=0.02, betas=(0.6, 0.9), eps=1e-3, weight_decay=0.3, amsgrad=True, maximize=True)
 PER_PARAMETER = {
-    "LANS": (bdn.LANS, dict(lr=0.02, betas=(0.6, 0.9), eps=1e-3, weight_decay=0.3, normalize_grad=True)),
+    "LANS": (bdn.algorithms.LANS, dict(lr=0.02, betas=(0.6, 0.9), eps=1e-3, weight_decay=0.3, normalize_grad=True)),
     "FrozenAdamW": (
-        lambda params, **how: bdn.FrozenAdamW(params, **{"lr": 0.05, "freeze_after": 4, **how}),
+        lambda params, **how: bdn.algorithms.FrozenAdamW(params, **{"lr": 0.05, "freeze_after": 4, **how}),
         dict(lr=0.02, betas=(0.6, 0.9), eps=1e-3, weight_decay=0.3, freeze_after=6),
     ),
     "DecayMomentumSGD": (
-        lambda params, **how: bdn.DecayMomentumSGD(params, **{"lr": 0.05, "weight_decay": 0.1, **how}),
+        lambda params, **how: bdn.algorithms.DecayMomentumSGD(params, **{"lr": 0.05, "weight_decay": 0.1, **how}),
         dict(lr=0.02, weight_decay=0.3, decay_momentum=0.5),
     ),
     "Muon": (
-        bdn.Muon,
+        bdn.algorithms.Muon,
         dict(lr=0.02, momentum=0.5, betas=(0.6, 0.9), eps=1e-3, weight_decay=0.3, matrices=False),
     ),
 }
@@ -119,15 +119,12 @@ REFUSED |= {("ServerOptimizer of SGD", "dampening")}
 
 def around(cls, inner, **options):
     """make_optimizer(model, worker) of an optimizer that goes around another."""
-    return lambda model, worker: cls(
-        inner(model.parameters()), list(model.named_parameters()), worker=worker, **options
-    )
+    how = options if cls is bdn.algorithms.EF21 else linked(**options)  # It has a momentum of its own.
+    return lambda model, worker: cls(inner(model.parameters()), list(model.named_parameters()), worker=worker, **how)
 
 
 def by_itself(cls, **options):
-    return lambda model, worker: cls(
-        model.parameters(), named_parameters=list(model.named_parameters()), worker=worker, **options
-    )
+    return lambda model, worker: cls(model.named_parameters(), worker=worker, **linked(**options))
 
 
 DENSE = dict(push="none", pull="none")
@@ -137,13 +134,13 @@ AROUND = {
     for outer, options in [
         (bdn.DistributedOptimizer, dict(scaler=None)),
         (bdn.ServerOptimizer, {}),
-        (bdn.LocalSteps, dict(tau=1, outer=bdn.Average())),
-        (bdn.CSER, dict(gradient="none", reset="none")),
-        (bdn.EF21, dict(DENSE, momentum=0.0)),
+        (bdn.LocalSteps, dict(tau=1, outer=bdn.algorithms.Average())),
+        (bdn.algorithms.CSER, dict(gradient="none", reset="none")),
+        (bdn.algorithms.EF21, dict(DENSE, momentum=0.0)),
     ]
     for name, inner, changes in [("SGD", sgd, SGD_CHANGES), ("AdamW", adamw, ADAMW_CHANGES)]
     # Each worker's own second moments, of its own gradients, are not those of a mean.
-    if name == "SGD" or outer not in (bdn.LocalSteps, bdn.CSER)
+    if name == "SGD" or outer not in (bdn.LocalSteps, bdn.algorithms.CSER)
 }
 
 
@@ -181,17 +178,17 @@ class _DeMo(torch.optim.Optimizer):
 
 BY_ITSELF = {
     "Lion": (
-        by_itself(bdn.Lion, lr=0.05, betas=(0.8, 0.95), weight_decay=0.1, **DENSE),
+        by_itself(bdn.algorithms.Lion, lr=0.05, betas=(0.8, 0.95), weight_decay=0.1, **DENSE),
         lion,
         dict(lr=0.02, betas=(0.6, 0.9), weight_decay=0.3),
     ),
     "OneBitAdam": (
-        by_itself(bdn.OneBitAdam, lr=0.05, betas=(0.8, 0.95), weight_decay=0.1, warmup=4, **DENSE),
-        lambda params: bdn.FrozenAdamW(params, 0.05, (0.8, 0.95), weight_decay=0.1, freeze_after=4),
+        by_itself(bdn.algorithms.OneBitAdam, lr=0.05, betas=(0.8, 0.95), weight_decay=0.1, warmup=4, **DENSE),
+        lambda params: bdn.algorithms.FrozenAdamW(params, 0.05, (0.8, 0.95), weight_decay=0.1, freeze_after=4),
         dict(lr=0.02, betas=(0.6, 0.9), eps=1e-3, weight_decay=0.3),
     ),
     "DeMo": (
-        by_itself(bdn.DeMo, lr=0.05, decay=0.9, weight_decay=0.1, **DENSE),
+        by_itself(bdn.algorithms.DeMo, lr=0.05, decay=0.9, weight_decay=0.1, **DENSE),
         _DeMo,
         dict(lr=0.02, decay=0.5, weight_decay=0.3),
     ),
@@ -241,8 +238,9 @@ def test_a_change_of_our_plain_ones_is_that_of_one_made_with_the_value(name, key
 def test_every_optimizer_and_each_of_its_hyperparameters_is_here():
     exported = {
         name
-        for name in bdn.__all__
-        if inspect.isclass(getattr(bdn, name)) and issubclass(getattr(bdn, name), torch.optim.Optimizer)
+        for module in (bdn, bdn.algorithms)
+        for name in module.__all__
+        if inspect.isclass(getattr(module, name)) and issubclass(getattr(module, name), torch.optim.Optimizer)
     }
     here = {name.split()[0] for name in JOBS}
     assert here | set(PER_PARAMETER) == exported | {"DistributedOptimizer"}
@@ -385,8 +383,7 @@ def test_a_scheduler_that_gives_the_optimizer_momentum_beside_the_links_is_refus
         optimizer = bdn.DistributedOptimizer(
             torch.optim.SGD(model.parameters(), lr=0.1),
             model.named_parameters(),
-            momentum=0.9,
-            scaler=None,
+            links=bdn.Links(momentum=0.9, scaler=None),
             worker=worker,
         )
         scheduler = one_cycle(optimizer)

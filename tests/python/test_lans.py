@@ -28,7 +28,7 @@ def test_clan_equals_its_reference(codec, settings):
     spec, function = CODECS[codec]
     problem = Quadratic()
     result = run_library(
-        problem, distributed(lambda p: bdn.LANS(p, lr=0.02, **settings), push=spec, pull=spec)
+        problem, distributed(lambda p: bdn.algorithms.LANS(p, lr=0.02, **settings), push=spec, pull=spec)
     )
     plain = {"wd" if key == "weight_decay" else key: value for key, value in settings.items()}
     rules = [algorithms.LANS(0.02, **plain) for _ in SHAPES]
@@ -41,12 +41,12 @@ def test_clan_equals_its_reference(codec, settings):
 
 def test_a_norm_of_zero_gives_a_ratio_of_one():
     param = torch.nn.Parameter(torch.zeros(3))
-    optimizer = bdn.LANS([param], lr=0.1, weight_decay=0.0)
+    optimizer = bdn.algorithms.LANS([param], lr=0.1, weight_decay=0.0)
     param.grad = torch.tensor([1.0, -1.0, 0.0])
     optimizer.step()  # |x| is 0: Adam's step.
     torch.testing.assert_close(param.detach(), torch.tensor([-0.1, 0.1, 0.0]))
     param = torch.nn.Parameter(torch.ones(3))
-    optimizer = bdn.LANS([param], lr=0.1, weight_decay=0.0)
+    optimizer = bdn.algorithms.LANS([param], lr=0.1, weight_decay=0.0)
     param.grad = torch.zeros(3)
     optimizer.step()  # |r| is 0: no step, and no NaN.
     assert torch.equal(param.detach(), torch.ones(3))
@@ -54,7 +54,7 @@ def test_a_norm_of_zero_gives_a_ratio_of_one():
 
 def test_the_length_of_a_step_is_that_of_the_weights_without_decay_too():
     param = torch.nn.Parameter(torch.full((4,), 3.0))
-    optimizer = bdn.LANS([param], lr=0.1, weight_decay=0.0)
+    optimizer = bdn.algorithms.LANS([param], lr=0.1, weight_decay=0.0)
     param.grad = torch.tensor([5.0, 0.1, -2.0, 1e-3])
     before = param.detach().clone()
     optimizer.step()  # Both directions are the same at the first step.
@@ -76,12 +76,12 @@ def test_clan_without_compression_equals_lans_on_the_mean_gradient_bit_for_bit(s
     def job(worker):
         model = make_model(width=512)
         optimizer = bdn.DistributedOptimizer(
-            bdn.LANS(model.parameters(), lr=0.01), model.named_parameters(), worker=worker
+            bdn.algorithms.LANS(model.parameters(), lr=0.01), model.named_parameters(), worker=worker
         )
         return model_hash(train(worker, model, optimizer, steps=4, loss=wide_loss))
 
     reference = make_model(width=512)
-    optimizer = bdn.LANS(reference.parameters(), lr=0.01)
+    optimizer = bdn.algorithms.LANS(reference.parameters(), lr=0.01)
     for step in range(4):
         means = mean_grads(reference, workers=4, step=step, loss=wide_loss)
         for param, grad in zip(reference.parameters(), means.values()):
@@ -98,7 +98,7 @@ def wide_loss(model, batch):
 @pytest.mark.parametrize("spec", CONVERGING)
 def test_clan_reaches_the_optimum(spec):
     assert_reaches_the_optimum(
-        distributed(lambda p: bdn.LANS(p, lr=0.0, weight_decay=0.0), push=spec, pull=spec), lr=0.03
+        distributed(lambda p: bdn.algorithms.LANS(p, lr=0.0, weight_decay=0.0), push=spec, pull=spec), lr=0.03
     )
 
 
@@ -108,10 +108,10 @@ def test_its_state_is_saved_and_loaded():
         optimizer.step()
 
     first = torch.nn.Parameter(torch.ones(5))
-    optimizer = bdn.LANS([first], lr=0.1)
+    optimizer = bdn.algorithms.LANS([first], lr=0.1)
     step(optimizer, first, 0.5)
     second = torch.nn.Parameter(first.detach().clone())
-    resumed = bdn.LANS([second], lr=0.3)
+    resumed = bdn.algorithms.LANS([second], lr=0.3)
     resumed.load_state_dict(optimizer.state_dict())
     step(optimizer, first, -0.7)
     step(resumed, second, -0.7)
@@ -123,4 +123,4 @@ def test_its_state_is_saved_and_loaded():
 )
 def test_bad_settings_are_named(bad):
     with pytest.raises(bandoneon.InvalidArgument, match="lr=-1.0|beta1=1.0|eps=nan"):
-        bdn.LANS([torch.nn.Parameter(torch.zeros(1))], **bad)
+        bdn.algorithms.LANS([torch.nn.Parameter(torch.zeros(1))], **bad)

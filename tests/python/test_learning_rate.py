@@ -60,7 +60,7 @@ def test_each_group_pushes_at_its_own_rate():
         ]
         spec = "ef(onebit,correction=lr)"
         optimizer = bdn.DistributedOptimizer(
-            torch.optim.SGD(groups), model.named_parameters(), push=spec, worker=worker, scaler=None
+            torch.optim.SGD(groups), model.named_parameters(), links=bdn.Links(push=spec, scaler=None), worker=worker
         )
         loss_of(model, make_batch(worker.rank)).backward()
         tensors = optimizer.comm_state_dict()["tensors"]

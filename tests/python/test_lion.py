@@ -5,7 +5,7 @@ import torch
 import algorithms
 import bandoneon
 import bandoneon.torch as bdn
-from cluster_helpers import loss_of, make_batch, make_model, model_hash, run_job
+from cluster_helpers import linked, loss_of, make_batch, make_model, model_hash, run_job
 from reference_helpers import (
     STEPS,
     WORKERS,
@@ -28,8 +28,8 @@ VOTES = {
 
 def voting(lr=LR, betas=BETAS, weight_decay=WD, **options):
     """For run_library."""
-    return lambda worker, params: bdn.Lion(
-        params.values(), lr, betas, weight_decay, named_parameters=params.items(), worker=worker, **options
+    return lambda worker, params: bdn.algorithms.Lion(
+        params.items(), lr, betas, weight_decay, worker=worker, **linked(**options)
     )
 
 
@@ -53,7 +53,7 @@ def test_small_tensors_that_go_uncompressed_are_voted_on_alike(name):
 def test_a_push_is_one_bit_an_element():
     def job(worker):
         param = torch.nn.Parameter(torch.ones(1 << 16))
-        optimizer = bdn.Lion([param], worker=worker)
+        optimizer = bdn.algorithms.Lion([param], worker=worker)
         before = worker.stats()
         for _ in range(4):
             optimizer.zero_grad()
@@ -97,7 +97,7 @@ def test_what_no_gradient_reached_only_decays(decay):
 def test_a_tie_is_no_step():
     def job(worker):
         param = torch.nn.Parameter(torch.ones(40))
-        optimizer = bdn.Lion([param], lr=0.5, weight_decay=0.0, worker=worker)
+        optimizer = bdn.algorithms.Lion([param], lr=0.5, weight_decay=0.0, worker=worker)
         (param[:20].sum() * (1 if worker.rank else -1) + param[20:].sum()).backward()
         optimizer.step()
         return param.tolist()
@@ -109,7 +109,7 @@ def test_a_tie_is_no_step():
 def test_parameters_of_other_types_stay_replicas_and_learn(dtype):
     def job(worker):
         param = torch.nn.Parameter(torch.linspace(-2, 2, 320).to(dtype))
-        optimizer = bdn.Lion([param], betas=(0.9, 0.9), weight_decay=0.0, worker=worker)
+        optimizer = bdn.algorithms.Lion([param], betas=(0.9, 0.9), weight_decay=0.0, worker=worker)
         for step in range(150):
             optimizer.param_groups[0]["lr"] = 0.05 * (1 - step / 150)
             optimizer.zero_grad()
@@ -134,7 +134,7 @@ def test_replicas_are_equal_after_every_step():
 def test_a_gradient_that_is_not_finite_in_one_worker_moves_nothing_of_that_parameter(name, bad):
     def job(worker):
         param = torch.nn.Parameter(torch.ones(50))
-        optimizer = bdn.Lion([param], lr=0.1, worker=worker, **VOTES[name][0])
+        optimizer = bdn.algorithms.Lion([param], lr=0.1, worker=worker, **linked(**VOTES[name][0]))
         seen = []
         for step in range(3):
             optimizer.zero_grad()
@@ -153,7 +153,7 @@ def test_a_gradient_that_is_not_finite_in_one_worker_moves_nothing_of_that_param
 def test_parameters_without_gradients_count_as_zeros_and_passes_add_up():
     def job(worker, passes):
         model = make_model()
-        optimizer = bdn.Lion(model.parameters(), lr=0.01, push="none", pull="none", worker=worker)
+        optimizer = bdn.algorithms.Lion(model.parameters(), lr=0.01, push="none", pull="none", worker=worker)
         for step in range(3):
             optimizer.zero_grad()
             for _ in range(passes if worker.rank == 0 else 0):
@@ -182,6 +182,6 @@ def test_what_contradicts_itself_is_refused_at_construction(options, message):
     def job(worker):
         param = torch.nn.Parameter(torch.ones(100))
         with pytest.raises(bandoneon.InvalidArgument, match=message):
-            bdn.Lion([param], named_parameters=[("p", param)], worker=worker, **options)
+            bdn.algorithms.Lion([("p", param)], worker=worker, **linked(**options))
 
     run_job(job)

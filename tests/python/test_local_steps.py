@@ -7,7 +7,7 @@ import torch
 import algorithms
 import bandoneon
 import bandoneon.torch as bdn
-from cluster_helpers import run_job
+from cluster_helpers import linked, run_job
 from reference_helpers import (
     SETTINGS,
     STEPS,
@@ -24,11 +24,11 @@ from reference_helpers import (
 
 TAU = 5
 OUTERS = {
-    "average": (bdn.Average(), algorithms.Average),
-    "nesterov": (bdn.Nesterov(), algorithms.Nesterov),
-    "slowmo": (bdn.SlowMo(beta=0.4, alpha=0.9), lambda: algorithms.SlowMo(0.4, 0.9)),
-    "sign": (bdn.SignMomentum(), algorithms.SignMomentum),
-    "sign, no decay": (bdn.SignMomentum(decay=0), lambda: algorithms.SignMomentum(decay=0)),
+    "average": (bdn.algorithms.Average(), algorithms.Average),
+    "nesterov": (bdn.algorithms.Nesterov(), algorithms.Nesterov),
+    "slowmo": (bdn.algorithms.SlowMo(beta=0.4, alpha=0.9), lambda: algorithms.SlowMo(0.4, 0.9)),
+    "sign": (bdn.algorithms.SignMomentum(), algorithms.SignMomentum),
+    "sign, no decay": (bdn.algorithms.SignMomentum(decay=0), lambda: algorithms.SignMomentum(decay=0)),
 }
 
 
@@ -40,7 +40,7 @@ def local(outer, tau=TAU, lr=0.02, **options):
         tau=tau,
         outer=outer,
         worker=worker,
-        **options,
+        **linked(**options),
     )
 
 
@@ -64,7 +64,7 @@ def test_it_equals_its_reference(outer, spec):
 
 def test_averaging_with_error_feedback_is_qsparse():
     problem = Quadratic()
-    result = run_library(problem, local(bdn.Average(), push="ef(topk(ratio=0.1))"))
+    result = run_library(problem, local(bdn.algorithms.Average(), push="ef(topk(ratio=0.1))"))
     expected = algorithms.qsparse(
         problem.start, problem.gradient, STEPS, TAU, 0.02, WORKERS, algorithms.topk(0.1)
     )
@@ -74,7 +74,7 @@ def test_averaging_with_error_feedback_is_qsparse():
 def test_with_a_residual_that_decays_and_sparse_deltas_it_is_sparse_loco():
     problem, sparse = Quadratic(), algorithms.topk(0.1)
     spec = dict(push="ef(topk(ratio=0.1),decay=0.95)", pull="delta(topk(ratio=0.1))")
-    result = run_library(problem, local(bdn.Average(), **spec), rates=falling)
+    result = run_library(problem, local(bdn.algorithms.Average(), **spec), rates=falling)
     expected = algorithms.sparse_loco(
         problem.start, problem.gradient, STEPS, lambda t: t % TAU == 0, falling, 0.95, WORKERS, sparse, sparse
     )
@@ -100,7 +100,7 @@ def models_of(optimizer, params):
 def test_what_a_push_leaves_out_may_stay_in_the_model(codec):
     push, pull, plain_push, plain_pull = KEPT[codec]
     problem = Quadratic()
-    make = local(bdn.Average(), local_residual=True, push=push, pull=pull)
+    make = local(bdn.algorithms.Average(), local_residual=True, push=push, pull=pull)
     ranks = [seen[-1] for seen in run_ranks(problem, make, rates=falling, look=models_of)]
     assert_same_bits([common for common, _ in ranks])
     common, own = algorithms.local_steps_keeping(
@@ -116,7 +116,7 @@ def test_with_residuals_in_the_models_it_ends_nearer_to_the_optimum(spec):
     problem, steps = Quadratic(), 400
 
     def error(**options):
-        make = local(bdn.Average(), 1, pull=f"delta({spec})", **options)
+        make = local(bdn.algorithms.Average(), 1, pull=f"delta({spec})", **options)
         ranks = run_ranks(problem, make, steps, lambda t: 0.1 * (1 - (t - 1) / steps))
         # In their mean is what pushes have left out.
         mean = [sum(parts) / WORKERS for parts in zip(*(seen[-1] for seen in ranks))]
@@ -128,7 +128,7 @@ def test_with_residuals_in_the_models_it_ends_nearer_to_the_optimum(spec):
 
 def test_residuals_in_models_do_not_depend_on_the_unit_of_weights():
     def common(weight):
-        make = local(bdn.Average(), local_residual=True, push="topk(ratio=0.1)", weight=weight)
+        make = local(bdn.algorithms.Average(), local_residual=True, push="topk(ratio=0.1)", weight=weight)
         return run_ranks(Quadratic(), make, look=models_of)[1][-1]
 
     (one, one_own), (eight, eight_own) = common(1.0), common(8.0)
@@ -140,7 +140,7 @@ def test_who_counts_for_nothing_keeps_nothing():
     def job(worker):
         params = Quadratic().parameters()
         options = dict(local_residual=True, push="topk(ratio=0.1)", weight=float(worker.rank != 0))
-        optimizer = local(bdn.Average(), 1, **options)(worker, params)
+        optimizer = local(bdn.algorithms.Average(), 1, **options)(worker, params)
         for p in params.values():
             p.grad = torch.ones_like(p)
         optimizer.step()
@@ -154,14 +154,14 @@ def test_residuals_are_kept_once():
     def job(worker):
         params = Quadratic().parameters()
         with pytest.raises(bandoneon.InvalidArgument, match="without ef"):
-            local(bdn.Average(), local_residual=True, push="ef(onebit)")(worker, params)
+            local(bdn.algorithms.Average(), local_residual=True, push="ef(onebit)")(worker, params)
 
     run_job(job, workers=1)
 
 
 # ---- Meetings that grow rarer ----
 
-GROWING = bdn.QSR(alpha=0.04, least=2, most=9, warmup=4)
+GROWING = bdn.algorithms.QSR(alpha=0.04, least=2, most=9, warmup=4)
 
 
 def meetings_of(rule, rate, steps):
@@ -181,7 +181,7 @@ def test_meetings_grow_rarer_as_the_rate_falls():
     gaps = np.diff([0, *meetings])
     assert list(gaps) == sorted(gaps) and len(set(gaps)) > 3 and gaps[0] == 2 and gaps[-1] == 9
     end = max(m for m in meetings if m <= STEPS)
-    make = local(bdn.Average(), GROWING, push="ef(topk(ratio=0.1))")
+    make = local(bdn.algorithms.Average(), GROWING, push="ef(topk(ratio=0.1))")
 
     def look(optimizer, params):
         with optimizer.common_weights():
@@ -204,15 +204,15 @@ def test_meetings_grow_rarer_as_the_rate_falls():
     + [(10, 1e-200, 64), (10, 0.0, 64)],
 )
 def test_a_round_has_the_square_of_alpha_over_the_rate(step, rate, steps):
-    assert bdn.QSR(alpha=0.03, least=4, most=64, warmup=10).steps(step, rate) == steps
+    assert bdn.algorithms.QSR(alpha=0.03, least=4, most=64, warmup=10).steps(step, rate) == steps
 
 
 def test_workers_that_are_taken_up_elsewhere_leave_steps_since_a_grown_round():
     def job(worker, state=None, steps=7):
         param = torch.nn.Parameter(torch.ones(50))
-        rule = bdn.QSR(alpha=0.3, least=2, most=9)
+        rule = bdn.algorithms.QSR(alpha=0.3, least=2, most=9)
         optimizer = bdn.LocalSteps(
-            torch.optim.SGD([param], 0.15), [("p", param)], tau=rule, outer=bdn.Average(), worker=worker
+            torch.optim.SGD([param], 0.15), [("p", param)], tau=rule, outer=bdn.algorithms.Average(), worker=worker
         )
         if state is not None:
             optimizer.load_comm_state_dict(state)
@@ -236,7 +236,7 @@ def test_workers_that_are_taken_up_elsewhere_leave_steps_since_a_grown_round():
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 def test_pulled_as_signs_the_weights_have_the_same_bits(decay, push):
     problem = Quadratic()
-    outer = bdn.SignMomentum(decay=decay)
+    outer = bdn.algorithms.SignMomentum(decay=decay)
     whole = run_library(problem, local(outer, pull="none", push=push), rates=falling)
     assert_same_bits([run_library(problem, local(outer, push=push), rates=falling), whole])
 
@@ -252,9 +252,8 @@ def test_signs_of_an_embedding_row_never_seen_are_exact_zeros(decay):
             torch.optim.SGD(table.parameters(), 0.01),
             table.named_parameters(),
             tau=2,
-            outer=bdn.SignMomentum(decay=decay),
-            pull=pull,
-            prefix=f"{pull}/",
+            outer=bdn.algorithms.SignMomentum(decay=decay),
+            links=bdn.Links(pull=pull, prefix=f"{pull}/"),
             worker=worker,
         )
         for step in range(6):
@@ -276,7 +275,7 @@ def test_signs_of_an_embedding_row_never_seen_are_exact_zeros(decay):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("outer", [bdn.SignMomentum(), bdn.Nesterov(), bdn.Average()])
+@pytest.mark.parametrize("outer", [bdn.algorithms.SignMomentum(), bdn.algorithms.Nesterov(), bdn.algorithms.Average()])
 def test_what_rounding_to_the_parameters_takes_away_is_no_movement(outer, dtype):
     def job(worker):
         param = torch.nn.Parameter((torch.arange(320.0) / 320 - 0.3).to(dtype))
@@ -307,7 +306,7 @@ def test_rows_of_half_precision_never_seen_only_decay(dtype):
         start = table.weight.detach().float()
         inner = torch.optim.SGD(table.parameters(), 1e-3)
         optimizer = bdn.LocalSteps(
-            inner, table.named_parameters(), tau=2, outer=bdn.SignMomentum(decay=0.1), worker=worker
+            inner, table.named_parameters(), tau=2, outer=bdn.algorithms.SignMomentum(decay=0.1), worker=worker
         )
         for step in range(6):
             optimizer.zero_grad()
@@ -320,7 +319,7 @@ def test_rows_of_half_precision_never_seen_only_decay(dtype):
 
 
 def test_workers_part_between_meetings_and_are_equal_bit_for_bit_after_each():
-    ranks = run_ranks(Quadratic(), local(bdn.SignMomentum(), push="int8"), steps=12)
+    ranks = run_ranks(Quadratic(), local(bdn.algorithms.SignMomentum(), push="int8"), steps=12)
     for t, models in enumerate(zip(*ranks), 1):
         if t % TAU == 0:
             assert_same_bits(models)
@@ -336,7 +335,7 @@ def test_common_weights_are_those_of_the_last_meeting():
         assert_same_bits([own, values(params)])
         return common
 
-    ranks = run_ranks(Quadratic(), local(bdn.Average()), steps=9, look=look)
+    ranks = run_ranks(Quadratic(), local(bdn.algorithms.Average()), steps=9, look=look)
     for models in zip(*ranks):
         assert_same_bits(models)
     first = ranks[0]
@@ -345,16 +344,16 @@ def test_common_weights_are_those_of_the_last_meeting():
     assert not np.array_equal(first[0][0], first[-1][0])
 
 
-SIGN = bdn.SignMomentum(beta1=0.6, beta2=0.8, decay=0)
+SIGN = bdn.algorithms.SignMomentum(beta1=0.6, beta2=0.8, decay=0)
 
 
 @pytest.mark.parametrize(
     "outer, options, tau, lr, steps",
     [
-        (bdn.Average(), dict(push="ef(topk(ratio=0.25))"), 2, 0.05, 150),
-        (bdn.Average(), dict(pull="delta(int4(group=32))"), 3, 0.1, 150),
-        (bdn.SlowMo(), dict(push="ef(topk(ratio=0.25))"), 2, 0.03, 150),
-        (bdn.Nesterov(momentum=0.7), dict(push="int8"), 4, 0.03, 160),
+        (bdn.algorithms.Average(), dict(push="ef(topk(ratio=0.25))"), 2, 0.05, 150),
+        (bdn.algorithms.Average(), dict(pull="delta(int4(group=32))"), 3, 0.1, 150),
+        (bdn.algorithms.SlowMo(), dict(push="ef(topk(ratio=0.25))"), 2, 0.03, 150),
+        (bdn.algorithms.Nesterov(momentum=0.7), dict(push="int8"), 4, 0.03, 160),
         (SIGN, dict(push="int8"), 2, 0.08, 240),
     ],
     ids=["qsparse", "delta", "slowmo", "nesterov", "sign"],
@@ -370,7 +369,7 @@ def test_parameters_that_are_not_finite_in_one_worker_send_all_back_to_the_commo
             torch.optim.SGD([param], 0.1),
             [("p", param)],
             tau=2,
-            outer=bdn.Nesterov(),
+            outer=bdn.algorithms.Nesterov(),
             worker=worker,
         )
         seen = []
@@ -408,9 +407,9 @@ def test_parameters_that_are_not_finite_in_one_worker_send_all_back_to_the_commo
 def test_what_contradicts_itself_is_refused_at_construction(options, message):
     def job(worker):
         param = torch.nn.Parameter(torch.ones(100))
-        how = dict(dict(tau=2, outer=bdn.Average()), **options)
+        how = dict(dict(tau=2, outer=bdn.algorithms.Average()), **options)
         with pytest.raises(bandoneon.InvalidArgument, match=message):
-            bdn.LocalSteps(torch.optim.SGD([param], 0.1), [("p", param)], worker=worker, **how)
+            bdn.LocalSteps(torch.optim.SGD([param], 0.1), [("p", param)], worker=worker, **linked(**how))
 
     run_job(job)
 
@@ -418,13 +417,13 @@ def test_what_contradicts_itself_is_refused_at_construction(options, message):
 @pytest.mark.parametrize(
     "make, message",
     [
-        (lambda: bdn.SignMomentum(beta1=1.0), "beta1=1.0"),
-        (lambda: bdn.SignMomentum(eta=-1), "eta=-1"),
-        (lambda: bdn.Nesterov(momentum=1), "momentum=1"),
-        (lambda: bdn.SlowMo(beta=-0.1), "beta=-0.1"),
-        (lambda: bdn.QSR(alpha=-1, least=2, most=4), "alpha=-1"),
-        (lambda: bdn.QSR(alpha=1, least=0, most=4), "least=0"),
-        (lambda: bdn.QSR(alpha=1, least=5, most=4), "most=4 is less than least=5"),
+        (lambda: bdn.algorithms.SignMomentum(beta1=1.0), "beta1=1.0"),
+        (lambda: bdn.algorithms.SignMomentum(eta=-1), "eta=-1"),
+        (lambda: bdn.algorithms.Nesterov(momentum=1), "momentum=1"),
+        (lambda: bdn.algorithms.SlowMo(beta=-0.1), "beta=-0.1"),
+        (lambda: bdn.algorithms.QSR(alpha=-1, least=2, most=4), "alpha=-1"),
+        (lambda: bdn.algorithms.QSR(alpha=1, least=0, most=4), "least=0"),
+        (lambda: bdn.algorithms.QSR(alpha=1, least=5, most=4), "most=4 is less than least=5"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

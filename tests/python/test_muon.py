@@ -12,7 +12,16 @@ import torch
 import algorithms
 import bandoneon
 import bandoneon.torch as bdn
-from cluster_helpers import fill, make_batch, make_model, mean_grads, model_hash, run_job, train
+from cluster_helpers import (
+    fill,
+    linked,
+    make_batch,
+    make_model,
+    mean_grads,
+    model_hash,
+    run_job,
+    train,
+)
 from forward_overlap_helpers import Branches, assert_same_models
 from forward_overlap_helpers import distributed as over
 from reference_helpers import (
@@ -71,7 +80,7 @@ def test_it_equals_its_reference(dtype, rtol, atol, batched):
     params = [torch.nn.Parameter(torch.from_numpy(x.astype(dtype))) for x in start]
     plain = len(params) - len(TABLES)
     tables = dict(params=params[plain:], matrices=False, lr=3 * LR, betas=(0.8, 0.95), weight_decay=0.2)
-    optimizer = bdn.Muon([dict(params=params[:plain]), tables], lr=LR, batched=batched)
+    optimizer = bdn.algorithms.Muon([dict(params=params[:plain]), tables], lr=LR, batched=batched)
     expected, rules = [x.astype(dtype).astype(np.float64) for x in start], reference_rules()
     for t in range(STEPS):
         for param, centre, n in zip(params, centres, noise[t]):
@@ -87,7 +96,7 @@ def test_it_equals_its_reference(dtype, rtol, atol, batched):
 def test_a_step_has_singular_values_of_about_one_and_the_gradients_vectors():
     for shape in ((8, 12), (12, 8), (9, 9)):
         param, lr = parameter(*shape, dtype=torch.float64), 0.1
-        optimizer = bdn.Muon([param], lr=lr, weight_decay=0.0)
+        optimizer = bdn.algorithms.Muon([param], lr=lr, weight_decay=0.0)
         before = param.detach().clone()
         step(optimizer, seed=1)
         moved = (before - param.detach()) / (lr * 0.2 * max(shape) ** 0.5)
@@ -103,7 +112,7 @@ def test_it_is_torchs_muon_to_its_bfloat16():
     ours, theirs = parameter(16, 24), parameter(16, 24)
     start = ours.detach().clone()
     optimizers = [
-        bdn.Muon([ours], lr=LR, weight_decay=0.1),
+        bdn.algorithms.Muon([ours], lr=LR, weight_decay=0.1),
         torch.optim.Muon([theirs], lr=LR, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
     ]
     for seed in range(10):
@@ -116,7 +125,7 @@ def test_it_is_torchs_muon_to_its_bfloat16():
 def test_everything_else_is_torchs_adamw():
     ours, theirs = parameter(7), parameter(7)
     optimizers = [
-        bdn.Muon([ours], lr=LR),
+        bdn.algorithms.Muon([ours], lr=LR),
         torch.optim.AdamW([theirs], lr=LR, betas=(0.9, 0.95), weight_decay=0.01),
     ]
     for seed in range(10):
@@ -130,7 +139,7 @@ def test_a_convolution_is_the_matrix_of_its_output_channels():
     grad = parameter(6, 3, 2, 2, seed=1).detach()
     for param in (whole, flat):
         param.grad = grad.reshape(param.shape)
-        bdn.Muon([param], lr=LR).step()
+        bdn.algorithms.Muon([param], lr=LR).step()
     assert torch.equal(whole.detach().flatten(1), flat)
 
 
@@ -145,7 +154,7 @@ def test_a_convolution_is_the_matrix_of_its_output_channels():
 def test_how_gradients_and_weights_lie_in_memory_changes_no_bits(shape, laid_out):
     plain, other = parameter(*shape), torch.nn.Parameter(laid_out(parameter(*shape).detach()))
     assert not other.is_contiguous()
-    optimizers = [bdn.Muon([param], lr=LR) for param in (plain, other)]
+    optimizers = [bdn.algorithms.Muon([param], lr=LR) for param in (plain, other)]
     for seed in range(3):
         plain.grad = parameter(*shape, seed=seed).detach()
         other.grad = laid_out(plain.grad)
@@ -157,7 +166,7 @@ def test_how_gradients_and_weights_lie_in_memory_changes_no_bits(shape, laid_out
 def test_a_gradient_of_zero_and_a_parameter_without_elements_are_no_trouble():
     param, empty = parameter(4, 6), [parameter(0, 3), parameter(3, 0), parameter(3, 0, 2), parameter(0)]
     before = param.detach().clone()
-    optimizer = bdn.Muon([param, *empty], lr=0.1, weight_decay=0.5)
+    optimizer = bdn.algorithms.Muon([param, *empty], lr=0.1, weight_decay=0.5)
     for each in (param, *empty):
         each.grad = torch.zeros_like(each)
     optimizer.step()
@@ -168,7 +177,7 @@ def test_a_parameter_without_a_gradient_stays_as_it_is():
     params = [parameter(4, 6), parameter(4, 6, seed=1), parameter(6)]
     before = [param.detach().clone() for param in params]
     params[1].grad = torch.ones(4, 6)
-    optimizer = bdn.Muon(params, lr=0.1)
+    optimizer = bdn.algorithms.Muon(params, lr=0.1)
     optimizer.step()
     assert [torch.equal(*pair) for pair in zip(params, before)] == [True, False, True]
     assert list(optimizer.state) == [params[1]]
@@ -176,7 +185,7 @@ def test_a_parameter_without_a_gradient_stays_as_it_is():
 
 def test_a_step_inside_of_autocast_is_not_rounded():
     inside, outside = parameter(8, 12), parameter(8, 12)
-    inner, outer = bdn.Muon([inside], lr=LR), bdn.Muon([outside], lr=LR)
+    inner, outer = bdn.algorithms.Muon([inside], lr=LR), bdn.algorithms.Muon([outside], lr=LR)
     for seed in range(3):
         with torch.autocast("cpu", torch.bfloat16):
             step(inner, seed)
@@ -186,7 +195,7 @@ def test_a_step_inside_of_autocast_is_not_rounded():
 
 def test_a_closure_is_evaluated_with_gradients():
     param = parameter(4, 6)
-    optimizer, before = bdn.Muon([param], lr=LR), param.detach().clone()
+    optimizer, before = bdn.algorithms.Muon([param], lr=LR), param.detach().clone()
 
     def closure():
         loss = param.square().sum()
@@ -204,7 +213,7 @@ def test_a_closure_is_evaluated_with_gradients():
 def test_halves_are_stepped_in_float32_and_rounded_once(dtype):
     halves = [parameter(8, 12, dtype=dtype), parameter(12, 8, dtype=dtype), parameter(9, dtype=dtype)]
     floats = [torch.nn.Parameter(param.detach().float()) for param in halves]
-    ours, exact = bdn.Muon(halves, lr=LR), bdn.Muon(floats, lr=LR)
+    ours, exact = bdn.algorithms.Muon(halves, lr=LR), bdn.algorithms.Muon(floats, lr=LR)
     for seed in range(4):
         step(ours, seed)
         for half, param in zip(halves, floats):
@@ -236,7 +245,7 @@ MIXED = [
 
 def mixed(lr):
     params = [parameter(*kind["shape"], seed=i, dtype=kind["dtype"]) for i, kind in enumerate(MIXED)]
-    return params, bdn.Muon([dict(params=params[:-1]), dict(params=params[-1:], matrices=False)], lr=lr)
+    return params, bdn.algorithms.Muon([dict(params=params[:-1]), dict(params=params[-1:], matrices=False)], lr=lr)
 
 
 def test_it_goes_on_from_its_state_bit_for_bit():
@@ -263,7 +272,7 @@ def test_it_goes_on_from_its_state_bit_for_bit():
 
 def test_what_was_loaded_is_its_own():
     first, second = parameter(8, 12), parameter(8, 12)
-    optimizer, other = bdn.Muon([first], lr=LR), bdn.Muon([second], lr=LR)
+    optimizer, other = bdn.algorithms.Muon([first], lr=LR), bdn.algorithms.Muon([second], lr=LR)
     step(optimizer, 0)
     other.load_state_dict(optimizer.state_dict())
     kept = optimizer.state[first]["momentum_buffer"].clone()
@@ -275,13 +284,13 @@ def test_what_was_loaded_is_its_own():
 def test_a_job_goes_on_from_its_checkpoint(kind, tmp_path):
     def begin(worker):
         model = make_model()
-        inner, named = bdn.Muon(model.parameters(), lr=LR), model.named_parameters()
+        inner, named = bdn.algorithms.Muon(model.parameters(), lr=LR), model.named_parameters()
         spec = "ef(onebit(block=32))"
         if kind == "local":
-            options = dict(tau=3, outer=bdn.Average(), push=spec)
-            return model, bdn.LocalSteps(inner, named, worker=worker, **options)
+            options = dict(tau=3, outer=bdn.algorithms.Average(), push=spec)
+            return model, bdn.LocalSteps(inner, named, worker=worker, **linked(**options))
         return model, bdn.DistributedOptimizer(
-            inner, named, push=spec, pull=spec, worker=worker, scaler=None
+            inner, named, links=bdn.Links(push=spec, pull=spec, scaler=None), worker=worker
         )
 
     def whole(worker):
@@ -304,7 +313,7 @@ def test_a_job_goes_on_from_its_checkpoint(kind, tmp_path):
 @pytest.mark.parametrize("batched", [True, False])
 def test_on_the_mean_gradient_it_equals_its_reference(batched):
     problem = Quadratic()
-    result = run_library(problem, distributed(lambda p: bdn.Muon(p, lr=LR, batched=batched)))
+    result = run_library(problem, distributed(lambda p: bdn.algorithms.Muon(p, lr=LR, batched=batched)))
     rules = [
         algorithms.Muon(LR) if len(shape) > 1 else algorithms.AdamW(LR, b2=0.95, wd=0.01)
         for shape in SHAPES.values()
@@ -330,12 +339,12 @@ def test_without_compression_it_steps_on_the_mean_gradient_bit_for_bit(batched):
     def job(worker):
         model = squares()
         optimizer = bdn.DistributedOptimizer(
-            bdn.Muon(model.parameters(), lr=LR, batched=batched), model.named_parameters(), worker=worker
+            bdn.algorithms.Muon(model.parameters(), lr=LR, batched=batched), model.named_parameters(), worker=worker
         )
         return model_hash(train(worker, model, optimizer, steps=4, loss=wide_loss))
 
     reference = squares()
-    optimizer = bdn.Muon(reference.parameters(), lr=LR, batched=batched)
+    optimizer = bdn.algorithms.Muon(reference.parameters(), lr=LR, batched=batched)
     for t in range(4):
         means = mean_grads(reference, workers=4, step=t, loss=wide_loss)
         for param, grad in zip(reference.parameters(), means.values()):
@@ -347,8 +356,8 @@ def test_without_compression_it_steps_on_the_mean_gradient_bit_for_bit(batched):
 @pytest.mark.parametrize("spec", ["ef(onebit)", "ef(topk(ratio=0.1))"])
 def test_on_compressed_means_the_replicas_stay_equal(spec):
     problem = Quadratic()  # run_library compares the replicas' bits.
-    result = run_library(problem, distributed(lambda p: bdn.Muon(p, lr=LR), push=spec, pull=spec))
-    plain = run_library(problem, distributed(lambda p: bdn.Muon(p, lr=LR)))
+    result = run_library(problem, distributed(lambda p: bdn.algorithms.Muon(p, lr=LR), push=spec, pull=spec))
+    plain = run_library(problem, distributed(lambda p: bdn.algorithms.Muon(p, lr=LR)))
     assert distance(result, plain) > 1e-3
 
 
@@ -357,7 +366,8 @@ TAU = 5
 
 def local_steps(**options):
     return lambda worker, params: bdn.LocalSteps(
-        bdn.Muon(params.values(), lr=LR), params.items(), tau=TAU, outer=bdn.Average(), worker=worker, **options
+        bdn.algorithms.Muon(params.values(), lr=LR), params.items(), tau=TAU, outer=bdn.algorithms.Average(), worker=worker,
+        **linked(**options)
     )
 
 
@@ -406,7 +416,7 @@ def test_overlap_forward_has_the_same_bits_one_by_one():
 
     def job(worker, overlap):
         model = BranchesAndSquares()
-        optimizer = over(worker, model, overlap, lambda p: bdn.Muon(p, lr=LR, batched=False))
+        optimizer = over(worker, model, overlap, lambda p: bdn.algorithms.Muon(p, lr=LR, batched=False))
         for t in range(5):
             optimizer.zero_grad()
             model(make_batch(worker.rank, t), used=uses(worker.rank, t)).backward()
@@ -422,17 +432,17 @@ def test_overlap_forward_of_batched_matrices_is_refused():
     def job(worker):
         model = make_model()
         with pytest.raises(bandoneon.InvalidArgument, match=r"Muon.*batched=False.*overlap='backward'"):
-            over(worker, model, "forward", lambda p: bdn.Muon(p, lr=LR))
-        train(worker, model, over(worker, model, "backward", lambda p: bdn.Muon(p, lr=LR)), steps=1)
+            over(worker, model, "forward", lambda p: bdn.algorithms.Muon(p, lr=LR))
+        train(worker, model, over(worker, model, "backward", lambda p: bdn.algorithms.Muon(p, lr=LR)), steps=1)
 
     run_job(job)
 
 
 def test_what_is_not_batched_stays_so_in_a_copy_and_after_loading():
-    optimizer = bdn.Muon([parameter(4, 6)], lr=LR, batched=False)
-    optimizer.load_state_dict(bdn.Muon([parameter(4, 6)], lr=LR).state_dict())
+    optimizer = bdn.algorithms.Muon([parameter(4, 6)], lr=LR, batched=False)
+    optimizer.load_state_dict(bdn.algorithms.Muon([parameter(4, 6)], lr=LR).state_dict())
     assert optimizer.steps_one_by_one and copy.deepcopy(optimizer).steps_one_by_one
-    assert not copy.deepcopy(bdn.Muon([parameter(4, 6)], lr=LR)).steps_one_by_one
+    assert not copy.deepcopy(bdn.algorithms.Muon([parameter(4, 6)], lr=LR)).steps_one_by_one
 
 
 # ---- What is refused ----
@@ -454,8 +464,8 @@ def test_what_is_not_batched_stays_so_in_a_copy_and_after_loading():
 )
 def test_bad_settings_are_named_of_any_group(bad, message):
     with pytest.raises(bandoneon.InvalidArgument, match=message):
-        bdn.Muon([parameter(2, 2)], **{"lr": 0.1, **bad})
-    optimizer = bdn.Muon([parameter(2, 2)], lr=0.1)
+        bdn.algorithms.Muon([parameter(2, 2)], **{"lr": 0.1, **bad})
+    optimizer = bdn.algorithms.Muon([parameter(2, 2)], lr=0.1)
     with pytest.raises(bandoneon.InvalidArgument, match=message):
         optimizer.add_param_group({"params": [parameter(2, 2)], **bad})
     assert len(optimizer.param_groups) == 1
@@ -464,18 +474,18 @@ def test_bad_settings_are_named_of_any_group(bad, message):
 def test_complex_parameters_are_refused_by_name():
     good, bad = parameter(2, 2), parameter(2, 3, dtype=torch.complex64)
     with pytest.raises(bandoneon.InvalidArgument, match=r"parameter 1 of group 0 \(shape \[2, 3\]\).*complex64"):
-        bdn.Muon([good, bad], lr=0.1)
+        bdn.algorithms.Muon([good, bad], lr=0.1)
     try:
         torch.optim.SGD([("good", good)], lr=0.1)
     except TypeError:
         return  # A torch whose optimizers know no names.
     with pytest.raises(bandoneon.InvalidArgument, match="'bad' is of torch.complex64"):
-        bdn.Muon([("good", good), ("bad", bad)], lr=0.1)
+        bdn.algorithms.Muon([("good", good), ("bad", bad)], lr=0.1)
 
 
 def test_sparse_gradients_are_refused_by_name_and_nothing_has_changed():
     dense, table = parameter(4, 6), torch.nn.Embedding(10, 4, sparse=True)
-    optimizer = bdn.Muon([dict(params=[dense]), dict(params=table.parameters(), matrices=False)], lr=0.1)
+    optimizer = bdn.algorithms.Muon([dict(params=[dense]), dict(params=table.parameters(), matrices=False)], lr=0.1)
     before = dense.detach().clone()
     dense.grad = torch.ones(4, 6)
     table(torch.tensor([1, 3])).sum().backward()
@@ -490,7 +500,7 @@ def test_sparse_gradients_are_refused_by_name_and_nothing_has_changed():
 def moved_by(shape, seed=1, dtype=torch.float32, **options):
     """What one step moves a matrix by, in learning rates and lengths of a step."""
     param = parameter(*shape, dtype=dtype)
-    before, optimizer = param.detach().clone(), bdn.Muon([param], lr=0.1, weight_decay=0.0, **options)
+    before, optimizer = param.detach().clone(), bdn.algorithms.Muon([param], lr=0.1, weight_decay=0.0, **options)
     step(optimizer, seed)
     return (before - param.detach()) / (0.1 * 0.2 * max(shape) ** 0.5), param.grad, optimizer
 
@@ -513,9 +523,9 @@ def test_products_of_small_matrices_and_of_float64_stay_as_they_are(shape, dtype
 
 def test_other_products_are_refused_and_a_copy_has_the_same():
     with pytest.raises(bandoneon.InvalidArgument, match="products='fp8' is neither"):
-        bdn.Muon([parameter(4, 4)], lr=0.1, products="fp8")
-    optimizer = pickle.loads(pickle.dumps(bdn.Muon([parameter(96, 128)], lr=0.1, products="bfloat16")))
-    plain = bdn.Muon([parameter(96, 128)], lr=0.1, products="bfloat16")
+        bdn.algorithms.Muon([parameter(4, 4)], lr=0.1, products="fp8")
+    optimizer = pickle.loads(pickle.dumps(bdn.algorithms.Muon([parameter(96, 128)], lr=0.1, products="bfloat16")))
+    plain = bdn.algorithms.Muon([parameter(96, 128)], lr=0.1, products="bfloat16")
     for one in (optimizer, plain):
         step(one, seed=1)
     (ours,), (theirs,) = (one.param_groups[0]["params"] for one in (optimizer, plain))
@@ -526,8 +536,8 @@ def test_other_products_are_refused_and_a_copy_has_the_same():
 @pytest.mark.parametrize("products", ["float32", "bfloat16"])
 def test_steps_that_take_longer_than_all_between_them_are_warned_of_once(within, between, warns, products, monkeypatch):
     times = itertools.accumulate(itertools.cycle([between, within]))
-    monkeypatch.setattr(sys.modules[bdn.Muon.__module__], "_clock", lambda: next(times))
-    optimizer = bdn.Muon([parameter(4, 4)], lr=0.1, products=products)
+    monkeypatch.setattr(sys.modules[bdn.algorithms.Muon.__module__], "_clock", lambda: next(times))
+    optimizer = bdn.algorithms.Muon([parameter(4, 4)], lr=0.1, products=products)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for seed in range(60):

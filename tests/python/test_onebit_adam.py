@@ -7,7 +7,7 @@ import torch
 import algorithms
 import bandoneon
 import bandoneon.torch as bdn
-from cluster_helpers import loss_of, make_batch, make_model, model_hash, run_job
+from cluster_helpers import linked, loss_of, make_batch, make_model, model_hash, run_job
 from reference_helpers import (
     CODECS,
     CONVERGING,
@@ -26,15 +26,11 @@ WARMUP = 15
 
 def onebit_adam(spec, lr=0.02, warmup=WARMUP, **options):
     """For run_library."""
-    return lambda worker, params: bdn.OneBitAdam(
-        list(params.values()),
+    return lambda worker, params: bdn.algorithms.OneBitAdam(
+        params.items(),
         lr=lr,
-        warmup=warmup,
-        push=spec,
-        pull=spec,
-        named_parameters=params.items(),
         worker=worker,
-        **options,
+        **linked(warmup=warmup, push=spec, pull=spec, **options),
     )
 
 
@@ -64,7 +60,7 @@ def test_what_the_warm_up_has_not_seen_only_decays():
 def test_without_compression_it_is_adam_with_a_frozen_second_moment():
     # The mean of the workers' momenta is the momentum of the mean gradient.
     problem = Quadratic()
-    frozen = distributed(lambda p: bdn.FrozenAdamW(p, lr=0.02, weight_decay=0, freeze_after=WARMUP))
+    frozen = distributed(lambda p: bdn.algorithms.FrozenAdamW(p, lr=0.02, weight_decay=0, freeze_after=WARMUP))
     assert_close(run_library(problem, onebit_adam("none")), run_library(problem, frozen))
 
 
@@ -83,7 +79,7 @@ def test_the_momentum_is_the_same_on_all_workers_and_not_that_of_compressed_grad
     for state in states[1:]:
         assert all(torch.equal(a["exp_avg"], b["exp_avg"]) for a, b in zip(states[0], state))
     frozen = distributed(
-        lambda p: bdn.FrozenAdamW(p, lr=0.02, weight_decay=0, freeze_after=WARMUP),
+        lambda p: bdn.algorithms.FrozenAdamW(p, lr=0.02, weight_decay=0, freeze_after=WARMUP),
         push=spec,
         pull=spec,
         warmup=WARMUP,
@@ -105,12 +101,10 @@ def train(worker, model, optimizer, steps):
 
 def small_job(worker, **options):
     model = make_model()
-    optimizer = bdn.OneBitAdam(
-        model.parameters(),
-        warmup=2,
-        named_parameters=model.named_parameters(),
+    optimizer = bdn.algorithms.OneBitAdam(
+        model.named_parameters(),
         worker=worker,
-        **{"pull": "none", **options},
+        **linked(warmup=2, **{"pull": "none", **options}),
     )
     return model, optimizer
 
@@ -168,6 +162,6 @@ def test_what_it_does_not_do_is_refused():
         with pytest.raises(bandoneon.InvalidArgument, match="already exchanged"):
             bdn.DistributedOptimizer(optimizer, model.named_parameters(), worker=worker)
         with pytest.raises(bandoneon.InvalidArgument, match="OneBitAdam does not know"):
-            bdn.OneBitAdam(model.parameters(), warmup=1, push="ef(onebit,correction=lr)", worker=worker)
+            bdn.algorithms.OneBitAdam(model.parameters(), links=bdn.Links(warmup=1, push="ef(onebit,correction=lr)"), worker=worker)
 
     run_job(job)

@@ -4,7 +4,7 @@ import torch
 import algorithms
 import bandoneon
 import bandoneon.torch as bdn
-from cluster_helpers import grads, loss_of, make_batch, make_model, mean_grads, run_job, sgd
+from cluster_helpers import grads, linked, loss_of, make_batch, make_model, mean_grads, run_job, sgd
 from reference_helpers import (
     WORKERS,
     Quadratic,
@@ -139,10 +139,10 @@ def test_a_parameter_without_momentum_in_front_may_get_the_optimizers():
         ]
         inner = torch.optim.SGD(groups, lr=0.1)
         with pytest.raises(bandoneon.InvalidArgument, match="0.9.*0.8.*group 1 .*'0.bias'"):
-            bdn.DistributedOptimizer(inner, model.named_parameters(), worker=worker, **COMMON)
+            bdn.DistributedOptimizer(inner, model.named_parameters(), worker=worker, **linked(**COMMON))
         overrides = {"*.bias": dict(DENSE, momentum=0.0)}
         bdn.DistributedOptimizer(
-            inner, model.named_parameters(), worker=worker, **COMMON, overrides=overrides
+            inner, model.named_parameters(), worker=worker, **linked(overrides=overrides, **COMMON)
         )
 
     run_job(job)
@@ -152,7 +152,7 @@ def test_the_hook_takes_them_too():
     def job(worker):
         model = make_model()
         state = bdn.DDPState(
-            model.named_parameters(), worker=worker, **COMMON, overrides={"*.bias": DENSE}
+            model.named_parameters(), worker=worker, **linked(overrides={"*.bias": DENSE}, **COMMON)
         )
         return memories(state.comm_state_dict())
 

@@ -27,29 +27,31 @@ def sgd(model):
 
 
 def onebit_adam(model, worker, prefix):
-    return bdn.OneBitAdam(
-        model.parameters(), warmup=1, named_parameters=model.named_parameters(), worker=worker, prefix=prefix
+    return bdn.algorithms.OneBitAdam(
+        model.named_parameters(), links=bdn.Links(warmup=1, prefix=prefix), worker=worker
     )
 
 
 OWNERS = {
     "DistributedOptimizer": lambda model, worker, prefix: bdn.DistributedOptimizer(
-        sgd(model), model.named_parameters(), worker=worker, prefix=prefix, scaler=None
+        sgd(model), model.named_parameters(), worker=worker, links=bdn.Links(prefix=prefix, scaler=None)
     ),
     "DDPState": lambda model, worker, prefix: bdn.DDPState(
-        model.named_parameters(), worker=worker, prefix=prefix, scaler=None
+        model.named_parameters(), worker=worker, links=bdn.Links(prefix=prefix, scaler=None)
     ),
     "ServerOptimizer": lambda model, worker, prefix: bdn.ServerOptimizer(
-        sgd(model), model.named_parameters(), worker=worker, prefix=prefix
+        sgd(model), model.named_parameters(), worker=worker, links=bdn.Links(prefix=prefix)
     ),
     "LocalSteps": lambda model, worker, prefix: bdn.LocalSteps(
-        sgd(model), model.named_parameters(), tau=2, outer=bdn.Average(), worker=worker, prefix=prefix
+        sgd(model), model.named_parameters(), tau=2, outer=bdn.algorithms.Average(), worker=worker,
+        links=bdn.Links(prefix=prefix)
     ),
-    "CSER": lambda model, worker, prefix: bdn.CSER(
-        sgd(model), model.named_parameters(), gradient="none", reset="none", worker=worker, prefix=prefix
+    "CSER": lambda model, worker, prefix: bdn.algorithms.CSER(
+        sgd(model), model.named_parameters(), gradient="none", reset="none", worker=worker,
+        links=bdn.Links(prefix=prefix)
     ),
-    "EF21": lambda model, worker, prefix: bdn.EF21(
-        sgd(model), model.named_parameters(), worker=worker, prefix=prefix
+    "EF21": lambda model, worker, prefix: bdn.algorithms.EF21(
+        sgd(model), model.named_parameters(), worker=worker, links=bdn.Links(prefix=prefix)
     ),
     "OneBitAdam": onebit_adam,
 }
@@ -80,14 +82,13 @@ def test_optimizers_that_overlap_in_one_parameter():
     def job(worker):
         model = make_model()
         named = list(model.named_parameters())
-        first = bdn.DistributedOptimizer(sgd(model), named, worker=worker, scaler=None)
+        first = bdn.DistributedOptimizer(sgd(model), named, worker=worker, links=bdn.Links(scaler=None))
         with pytest.raises(bandoneon.InvalidArgument, match="'4.weight' is already exchanged"):
             bdn.DistributedOptimizer(
                 torch.optim.SGD(model[4].parameters(), 0.1),
                 [(f"4.{name}", p) for name, p in model[4].named_parameters()],
                 worker=worker,
-                scaler=None,
-                prefix="head/",
+                links=bdn.Links(scaler=None, prefix="head/"),
             )
         loss_of(model, make_batch(worker.rank)).backward()
         return grads(model), first
@@ -100,10 +101,10 @@ def test_weights_that_two_models_have_in_common_have_the_name_of_their_owner():
     def job(worker):
         one, other = make_model(0), make_model(1)
         other[2].weight = one[2].weight
-        owner = bdn.DistributedOptimizer(sgd(one), one.named_parameters(), worker=worker, scaler=None)
+        owner = bdn.DistributedOptimizer(sgd(one), one.named_parameters(), worker=worker, links=bdn.Links(scaler=None))
         renamed = [(f"other.{name}", p) for name, p in other.named_parameters()]
         with pytest.raises(bandoneon.InvalidArgument, match="'other.2.weight' is already.*as '2.weight'"):
-            bdn.DistributedOptimizer(sgd(other), renamed, worker=worker, scaler=None)
+            bdn.DistributedOptimizer(sgd(other), renamed, worker=worker, links=bdn.Links(scaler=None))
         return owner is not None
 
     assert run_job(job) == [True, True]
@@ -112,9 +113,9 @@ def test_weights_that_two_models_have_in_common_have_the_name_of_their_owner():
 def test_a_group_that_is_added_with_anothers_parameter_is_refused_and_left_out():
     def job(worker):
         one, other = make_model(0), make_model(1)
-        first = bdn.DistributedOptimizer(sgd(one), one.named_parameters(), worker=worker, scaler=None)
+        first = bdn.DistributedOptimizer(sgd(one), one.named_parameters(), worker=worker, links=bdn.Links(scaler=None))
         second = bdn.DistributedOptimizer(
-            sgd(other), other.named_parameters(), worker=worker, scaler=None, prefix="other/"
+            sgd(other), other.named_parameters(), worker=worker, links=bdn.Links(scaler=None, prefix="other/")
         )
         with pytest.raises(bandoneon.InvalidArgument, match="already exchanged"):
             second.add_param_group({"params": [one[0].weight]}, [("added", one[0].weight)])
@@ -162,7 +163,7 @@ def tied_by_memory():
 def test_parameters_in_the_same_memory_step_as_in_torch():
     def job(worker):
         model = tied_by_memory()
-        optimizer = bdn.DistributedOptimizer(sgd(model), model, worker=worker, scaler=None)
+        optimizer = bdn.DistributedOptimizer(sgd(model), model, worker=worker, links=bdn.Links(scaler=None))
         train(worker, model, optimizer)
         return model_hash(model)
 

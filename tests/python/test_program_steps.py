@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 import bandoneon
 import bandoneon.torch as bdn
 from test_processes import run_processes
-from cluster_helpers import loss_of, make_batch, make_model, mean_grads, recorded_pushes, run_job, sgd
+from cluster_helpers import linked, loss_of, make_batch, make_model, mean_grads, recorded_pushes, run_job, sgd
 
 AT = 2  # The step at which one rank does what the other does not.
 
@@ -104,7 +104,7 @@ def test_nor_are_they_where_steps_are_deferred_to_the_forward_pass(misdeed):
     def job(worker):
         model = make_model()
         inner = torch.optim.SGD(model.parameters(), lr=0.1)
-        optimizer = bdn.DistributedOptimizer(inner, model, overlap="forward", worker=worker, scaler=None)
+        optimizer = bdn.DistributedOptimizer(inner, model, overlap="forward", worker=worker, links=bdn.Links(scaler=None))
         steps = goes_apart(worker, model, model, optimizer, misdeed)
         found[worker.rank] = steps, [p.detach().clone() for p in model.parameters()]
 
@@ -132,7 +132,7 @@ building = threading.Lock()
 def wrap(worker, model):
     with building:
         wrapped = DistributedDataParallel(model, bucket_cap_mb=0.0001)
-    state = bdn.DDPState(model.named_parameters(), worker=worker, scaler=None)
+    state = bdn.DDPState(model.named_parameters(), worker=worker, links=bdn.Links(scaler=None))
     wrapped.register_comm_hook(state, bdn.ddp_hook)
     return wrapped
 
@@ -158,7 +158,7 @@ def test_workers_that_meet_at_other_steps_of_theirs_do_not_meet():
         model = make_model()
         inner = torch.optim.SGD(model.parameters(), lr=0.1)
         named = model.named_parameters()
-        optimizer = bdn.LocalSteps(inner, named, tau=3, outer=bdn.Average(), worker=worker)
+        optimizer = bdn.LocalSteps(inner, named, tau=3, outer=bdn.algorithms.Average(), worker=worker)
         with pytest.raises(bandoneon.BandoneonError) as found:
             for step in range(7):
                 optimizer.zero_grad()
@@ -176,7 +176,7 @@ def test_models_are_not_averaged_that_are_of_different_steps():
     def job(worker):
         model = make_model()
         inner = torch.optim.SGD(model.parameters(), lr=0.1)
-        optimizer = bdn.CSER(inner, model.named_parameters(), gradient=None, reset="none", period=9, worker=worker)
+        optimizer = bdn.algorithms.CSER(inner, model.named_parameters(), gradient=None, reset="none", period=9, worker=worker)
         with optimizer.averaged_weights():
             pass
         with pytest.raises(bandoneon.BandoneonError) as found:
@@ -340,8 +340,8 @@ def goes_on_from_a_state(worker, model):
 
 def meets_by_qsr(worker, model):
     inner = torch.optim.SGD(model.parameters(), lr=0.1)
-    tau = bdn.QSR(alpha=0.15, least=2, most=6)
-    optimizer = bdn.LocalSteps(inner, model.named_parameters(), tau=tau, outer=bdn.Average(), worker=worker)
+    tau = bdn.algorithms.QSR(alpha=0.15, least=2, most=6)
+    optimizer = bdn.LocalSteps(inner, model.named_parameters(), tau=tau, outer=bdn.algorithms.Average(), worker=worker)
     for step in range(8):
         optimizer.param_groups[0]["lr"] = 0.1 if step < 4 else 0.07
         loss_of(model, make_batch(worker.rank, step)).backward()
@@ -400,25 +400,23 @@ def test_what_is_no_error(train):
 def around(kind, **options):
     def make(worker, model):
         inner = torch.optim.SGD(model.parameters(), lr=0.1)
-        return kind(inner, model.named_parameters(), worker=worker, **options)
+        return kind(inner, model.named_parameters(), worker=worker, **linked(**options))
 
     return make
 
 
 def of_parameters(kind, **options):
-    return lambda worker, model: kind(
-        model.parameters(), named_parameters=model.named_parameters(), worker=worker, **options
-    )
+    return lambda worker, model: kind(model.named_parameters(), worker=worker, **linked(**options))
 
 
 CANNOT_SKIP = {
     "ServerOptimizer": around(bdn.ServerOptimizer),
-    "LocalSteps": around(bdn.LocalSteps, tau=2, outer=bdn.Average()),
-    "CSER": around(bdn.CSER, gradient=4, reset=2),
-    "EF21": around(bdn.EF21),
-    "OneBitAdam": of_parameters(bdn.OneBitAdam, warmup=1),
-    "Lion": of_parameters(bdn.Lion),
-    "DeMo": of_parameters(bdn.DeMo),
+    "LocalSteps": around(bdn.LocalSteps, tau=2, outer=bdn.algorithms.Average()),
+    "CSER": around(bdn.algorithms.CSER, gradient=4, reset=2),
+    "EF21": around(bdn.algorithms.EF21),
+    "OneBitAdam": of_parameters(bdn.algorithms.OneBitAdam, warmup=1),
+    "Lion": of_parameters(bdn.algorithms.Lion),
+    "DeMo": of_parameters(bdn.algorithms.DeMo),
 }
 
 

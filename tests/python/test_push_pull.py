@@ -5,6 +5,7 @@ import torch
 
 import bandoneon
 import bandoneon.torch as bdn
+from bandoneon.torch import exchange
 from cluster_helpers import run_job
 
 
@@ -60,7 +61,7 @@ def test_several_in_flight_and_synchronize():
     def job(worker):
         tensors = [values(worker.rank) + i for i in range(10)]
         handles = [bdn.push_pull(t, f"t{i}", worker=worker) for i, t in enumerate(tensors)]
-        return bdn.synchronize(handles)
+        return exchange.synchronize(handles)
 
     for tensors in run_job(job):
         for i, tensor in enumerate(tensors):

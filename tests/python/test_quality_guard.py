@@ -146,9 +146,7 @@ def test_a_healthy_training_is_left_alone_in_small_groups_too():
         optimizer = bdn.DistributedOptimizer(
             torch.optim.SGD(model.parameters(), lr=0.05),
             model,
-            push="ef(onebit(block=64))",
-            pull="ef(onebit(block=64))",
-            momentum=0.9,
+            links=bdn.Links(push="ef(onebit(block=64))", pull="ef(onebit(block=64))", momentum=0.9),
             worker=worker,
         )
         generator = torch.Generator().manual_seed(worker.rank)

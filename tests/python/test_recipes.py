@@ -11,12 +11,13 @@ import pytest
 import torch
 
 import bandoneon.torch as bdn
+from bandoneon.torch.named_recipes import recipes
 from bandoneon.errors import InvalidArgument
 from cluster_helpers import fill, run_job
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("BANDONEON_BIN", ROOT / "build" / "release" / "bin"))
-NAMES = list(bdn.recipes())
+NAMES = list(recipes())
 
 
 def make_model(width=16, vocabulary=24):
@@ -113,17 +114,17 @@ def test_two_workers_train_and_stay_equal(name):
 
 def test_muon_takes_all_but_embeddings_and_the_last_layer_for_matrices():
     model = make_model()
-    matrices, others = bdn.muon_groups(model)
+    matrices, others = bdn.algorithms.muon_groups(model)
     names = {id(param): name for name, param in model.named_parameters()}
     assert [names[id(p)] for p in matrices["params"]] == ["1.weight", "3.weight", "3.bias", "4.weight", "4.bias"]
     assert [names[id(p)] for p in others["params"]] == ["0.weight", "5.weight"]
     assert others["matrices"] is False
-    chosen = bdn.muon_groups(model, others=[model[1].weight])
+    chosen = bdn.algorithms.muon_groups(model, others=[model[1].weight])
     assert [names[id(p)] for p in chosen[1]["params"]] == ["1.weight"]
     model[5].weight = model[0].weight  # Tied: it is one parameter.
-    assert [names[id(p)] for p in bdn.muon_groups(model)[1]["params"]] == ["0.weight"]
+    assert [names[id(p)] for p in bdn.algorithms.muon_groups(model)[1]["params"]] == ["0.weight"]
     model[0].weight.requires_grad = False
-    assert len(bdn.muon_groups(model)) == 1
+    assert len(bdn.algorithms.muon_groups(model)) == 1
 
 
 @pytest.mark.parametrize(
@@ -173,7 +174,7 @@ def test_what_the_limits_rule_out_is_refused(make):
 @pytest.mark.parametrize(
     "name, make",
     [
-        ("updates-100x", lambda model: bdn.Muon(bdn.muon_groups(model), lr=1e-3)),
+        ("updates-100x", lambda model: bdn.algorithms.Muon(bdn.algorithms.muon_groups(model), lr=1e-3)),
         ("updates-90x-adamw", lambda model: torch.optim.AdamW(model.parameters(), lr=1e-3)),
         ("gradients-8x", lambda model: torch.optim.AdamW(model.parameters(), lr=1e-3)),
         ("gradients-20x", lambda model: torch.optim.SGD(model.parameters(), lr=1e-3)),
@@ -199,7 +200,7 @@ def test_the_page_has_each_with_its_evidence():
     assert list(rows) == NAMES
     results = json.loads((ROOT / "docs" / "convergence" / "results.json").read_text(encoding="utf-8"))
     known = {record["method"] for record in results["records"]}
-    for recipe in bdn.recipes().values():
+    for recipe in recipes().values():
         assert recipe.evidence and set(recipe.evidence) <= known, recipe.name
         assert all(row in rows[recipe.name] for row in recipe.evidence), recipe.name
         assert f"{recipe.ratio:g}x" in rows[recipe.name]
@@ -210,11 +211,12 @@ PROGRAM = """
 import json, sys
 import torch
 import bandoneon.torch as bdn
+from bandoneon.torch.named_recipes import recipes
 
 STEPS, WIDTH = 24, 320
 worker = bdn.init()
 ratios = {}
-for name, recipe in bdn.recipes().items():
+for name, recipe in recipes().items():
     layers = [torch.nn.Embedding(WIDTH, WIDTH)] + [torch.nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(3)]
     model = torch.nn.Sequential(*layers)
     bdn.broadcast_parameters(model)
@@ -244,6 +246,6 @@ def test_processes_move_as_few_bytes_as_the_name_says(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     ratios = json.loads((tmp_path / "ratios").read_text())
     assert list(ratios) == NAMES
-    for name, recipe in bdn.recipes().items():
+    for name, recipe in recipes().items():
         # Of gradients-2x and 8x headers take a little of what codecs save.
         assert 0.97 * recipe.ratio <= ratios[name] <= 1.2 * recipe.ratio, (name, ratios)

@@ -7,18 +7,18 @@ import torch
 
 import bandoneon
 import bandoneon.torch as bdn
-from cluster_helpers import make_model, run_job, sgd
+from cluster_helpers import linked, make_model, run_job, sgd
 
 
 def adam(worker, model, **options):
     named = list(model.named_parameters())
-    return bdn.OneBitAdam(
-        model.parameters(), warmup=2, named_parameters=named, worker=worker, **options
+    return bdn.algorithms.OneBitAdam(
+        named, worker=worker, **linked(warmup=2, **options)
     )
 
 
 def hook(worker, model, **options):
-    return bdn.DDPState(model.named_parameters(), worker=worker, **options)
+    return bdn.DDPState(model.named_parameters(), worker=worker, **linked(**options))
 
 
 MAKERS = {"DistributedOptimizer": sgd, "DDPState": hook, "OneBitAdam": adam}

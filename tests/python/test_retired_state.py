@@ -9,7 +9,17 @@ import torch
 
 import bandoneon
 import bandoneon.torch as bdn
-from cluster_helpers import BreaksOff, loss_of, make_batch, make_model, model_hash, run_job, sgd, train
+from cluster_helpers import (
+    BreaksOff,
+    linked,
+    loss_of,
+    make_batch,
+    make_model,
+    model_hash,
+    run_job,
+    sgd,
+    train,
+)
 
 SETTINGS = dict(servers=2, seed=11, min_compress_bytes=1)
 ONEBIT = "ef(onebit(block=32))"
@@ -43,43 +53,40 @@ def with_draws(worker, model, prefix=""):
 def overlapping_forward(worker, model, prefix=""):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     return bdn.DistributedOptimizer(
-        optimizer, model, push=ONEBIT, overlap="forward", scaler=None, prefix=prefix, worker=worker
+        optimizer, model, links=bdn.Links(push=ONEBIT, scaler=None, prefix=prefix), overlap="forward", worker=worker
     )
 
 
 def on_servers(worker, model, prefix=""):
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
     options = dict(push="int8", pull="delta(int4(group=64))", prefix=prefix)
-    return bdn.ServerOptimizer(optimizer, model.named_parameters(), worker=worker, **options)
+    return bdn.ServerOptimizer(optimizer, model.named_parameters(), worker=worker, **linked(**options))
 
 
 def local_steps(worker, model, prefix=""):
-    options = dict(tau=2, outer=bdn.SignMomentum(), prefix=prefix)
-    return bdn.LocalSteps(inner(model), model.named_parameters(), worker=worker, **options)
+    options = dict(tau=2, outer=bdn.algorithms.SignMomentum(), prefix=prefix)
+    return bdn.LocalSteps(inner(model), model.named_parameters(), worker=worker, **linked(**options))
 
 
 def cser(worker, model, prefix=""):
     options = dict(gradient=4, reset=4, period=2, prefix=prefix)
-    return bdn.CSER(inner(model), model.named_parameters(), worker=worker, **options)
+    return bdn.algorithms.CSER(inner(model), model.named_parameters(), worker=worker, **linked(**options))
 
 
 def onebit_adam(worker, model, prefix=""):
-    options = dict(warmup=2, named_parameters=model.named_parameters(), prefix=prefix)
-    return bdn.OneBitAdam(model.parameters(), worker=worker, **options)
+    return bdn.algorithms.OneBitAdam(model, links=bdn.Links(warmup=2, prefix=prefix), worker=worker)
 
 
 def lion(worker, model, prefix=""):
-    options = dict(named_parameters=model.named_parameters(), prefix=prefix)
-    return bdn.Lion(model.parameters(), worker=worker, **options)
+    return bdn.algorithms.Lion(model, links=bdn.Links(prefix=prefix), worker=worker)
 
 
 def ef21(worker, model, prefix=""):
-    return bdn.EF21(inner(model), model.named_parameters(), prefix=prefix, worker=worker)
+    return bdn.algorithms.EF21(inner(model), model.named_parameters(), links=bdn.Links(prefix=prefix), worker=worker)
 
 
 def demo(worker, model, prefix=""):
-    options = dict(named_parameters=model.named_parameters(), prefix=prefix)
-    return bdn.DeMo(model.parameters(), worker=worker, **options)
+    return bdn.algorithms.DeMo(model, links=bdn.Links(prefix=prefix), worker=worker)
 
 
 KINDS = [
@@ -266,7 +273,7 @@ def test_an_optimizer_made_anew_for_each_epoch_steps_as_plain_torch_does():
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1 / (number + 1), momentum=0.9)
         if worker is not None:
             optimizer = bdn.DistributedOptimizer(
-                optimizer, model.named_parameters(), scaler=None, worker=worker
+                optimizer, model.named_parameters(), links=bdn.Links(scaler=None), worker=worker
             )
         for step in range(3):
             optimizer.zero_grad()

@@ -6,7 +6,7 @@ import algorithms
 import bandoneon
 import bandoneon.torch as bdn
 from bandoneon.worker import Declaration
-from cluster_helpers import run_job
+from cluster_helpers import linked, run_job
 from reference_helpers import (
     SHAPES,
     STEPS,
@@ -27,7 +27,7 @@ SDP4BIT = dict(push="int4(hadamard=32)", pull="delta(int4(group=2048))")
 def server(make_inner, **options):
     """For run_library: ServerOptimizer around make_inner(list of parameters)."""
     return lambda worker, params: bdn.ServerOptimizer(
-        make_inner(list(params.values())), params.items(), worker=worker, **options
+        make_inner(list(params.values())), params.items(), worker=worker, **linked(**options)
     )
 
 
@@ -216,7 +216,7 @@ def test_what_contradicts_itself_is_refused_at_construction(make, options, messa
     def job(worker):
         param = torch.nn.Parameter(torch.ones(100))
         with pytest.raises(bandoneon.InvalidArgument, match=message):
-            bdn.ServerOptimizer(make([param]), [("p", param)], worker=worker, **options)
+            bdn.ServerOptimizer(make([param]), [("p", param)], worker=worker, **linked(**options))
 
     run_job(job)
 

@@ -28,6 +28,7 @@ from torch import nn
 worker = bdn.init(scheduler="127.0.0.1:7000")
 rank: int = worker.rank
 model = nn.Linear(4, 4)
+links = bdn.Links(push="ef(onebit)", weight=lambda: 2.0, overrides={"*.bias": {"push": "none"}})
 cluster = bandoneon.LocalCluster(workers=2)
 results = cluster.run(lambda worker: worker.size)
 bdn.broadcast_parameters(model, root=0)
@@ -36,7 +37,7 @@ bdn.push_pull(next(model.parameters()), "a name", push=codec).wait(timeout=1.0)
 declared: list[int] = worker.declare(bandoneon.worker.Declaration(name, 3) for name in "ab")
 ended = worker.is_done(worker.push(declared[0], 4096))
 step: int = 0 if ended is None else ended.step
-optimizer = bdn.LocalSteps(None, model.named_parameters(), tau=4, outer=bdn.Average())
+optimizer = bdn.LocalSteps(None, model.named_parameters(), tau=4, outer=bdn.algorithms.Average())
 optimizer.load_comm_state_dict([optimizer.comm_state_dict()])
 with optimizer.common_weights():
     values = bdn.load("folder", {"model": model})
@@ -50,11 +51,13 @@ MISTAKES = {
     "bdn.shutdown(timeout='3s')": 'has incompatible type "str"',
     "number: str = bdn.rank()": "Incompatible types in assignment",
     "bandoneon.check_codec(b'none')": 'has incompatible type "bytes"',
+    "bdn.Links(warmup='long')": 'has incompatible type "str"',
+    "bdn.Links(warmups=1)": "Unexpected keyword argument",
     "bandoneon.LocalCluster(workers='two')": 'has incompatible type "str"',
     "done: bool = worker.is_done(7)": 'expression has type "Result | None"',
     "worker.set_step('first', 1)": 'has incompatible type "str"',
     "bdn.load('folder', {}) + 1": "Unsupported operand types",
-    "bdn.QSR(alpha=1.0, least=2, most=8).steps('first', 0.1)": 'has incompatible type "str"',
+    "bdn.algorithms.QSR(alpha=1.0, least=2, most=8).steps('first', 0.1)": 'has incompatible type "str"',
 }
 
 

@@ -252,7 +252,7 @@ def test_ddps_hook(group_of_one, monkeypatch, without):
         weight = 0 if worker.rank == without else SAMPLES[worker.rank]
         with recorded_pushes(worker, lambda push: push.weight) as weights:
             state = bdn.DDPState(
-                model.named_parameters(), worker=worker, scaler=None, weight=lambda: weight
+                model.named_parameters(), worker=worker, links=bdn.Links(scaler=None, weight=lambda: weight)
             )
             wrapped.register_comm_hook(state, bdn.ddp_hook)
             for _ in range(2):
@@ -277,7 +277,7 @@ def test_ddps_hook_where_every_weight_is_0(group_of_one, monkeypatch):
         model = linear()
         with building:
             wrapped = DistributedDataParallel(model)
-        state = bdn.DDPState(model.named_parameters(), worker=worker, scaler=None, weight=0)
+        state = bdn.DDPState(model.named_parameters(), worker=worker, links=bdn.Links(scaler=None, weight=0))
         wrapped.register_comm_hook(state, bdn.ddp_hook)
         loss_over(wrapped, own_samples(worker.rank)).backward()
         return grads(model)
@@ -299,7 +299,7 @@ def test_a_server_optimizer():
         optimizer = bdn.ServerOptimizer(
             torch.optim.SGD(model.parameters(), lr=0.125),
             model.named_parameters(),
-            weight=lambda: weight,
+            links=bdn.Links(weight=lambda: weight),
             worker=worker,
         )
         found = []
@@ -330,8 +330,8 @@ def test_local_steps_average_by_weight():
             torch.optim.SGD(model.parameters(), lr=0.125),
             model.named_parameters(),
             tau=1,
-            outer=bdn.Average(),
-            weight=lambda: weights[worker.rank],
+            outer=bdn.algorithms.Average(),
+            links=bdn.Links(weight=lambda: weights[worker.rank]),
             worker=worker,
         )
         found = []

@@ -49,7 +49,7 @@ def test_parameters_without_elements_are_left_out_and_all_others_are_right(overl
         model = WithEmpty()
         bdn.broadcast_parameters(model, worker=worker)
         inner = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-        optimizer = bdn.DistributedOptimizer(inner, model, overlap=overlap, worker=worker, scaler=None)
+        optimizer = bdn.DistributedOptimizer(inner, model, overlap=overlap, worker=worker, links=bdn.Links(scaler=None))
         trained(model, optimizer, worker.rank)
         optimizer.synchronize()
         return model_hash(model)
@@ -86,7 +86,7 @@ def test_a_model_of_nothing_but_such_parameters():
     def job(worker):
         param = torch.nn.Parameter(torch.zeros(0))
         optimizer = bdn.DistributedOptimizer(
-            torch.optim.SGD([param], lr=0.1), [("none", param)], worker=worker, scaler=None
+            torch.optim.SGD([param], lr=0.1), [("none", param)], worker=worker, links=bdn.Links(scaler=None)
         )
         param.sum().backward()
         optimizer.step()
@@ -246,7 +246,8 @@ def test_all_of_it_works_without_numpy(tmp_path):
             bdn.load(sys.argv[1], {"model": model, "optimizer": optimizer}, worker=worker)
             optimizer.close()
             local = bdn.LocalSteps(torch.optim.SGD(model.parameters(), 0.1), model.named_parameters(), tau=2,
-                                   outer=bdn.SignMomentum(), push="int8", worker=worker, prefix="local/")
+                                   outer=bdn.algorithms.SignMomentum(), worker=worker,
+                                   links=bdn.Links(push="int8", prefix="local/"))
             for _ in range(2):
                 model(torch.randn(4, 6)).square().mean().backward()
                 local.step()

@@ -8,16 +8,16 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 import bandoneon.torch as bdn
-from cluster_helpers import make_model, run_job, train
+from cluster_helpers import linked, make_model, run_job, train
 from reference_helpers import assert_same_bits
 
 WRAPPERS = {
-    "server": bdn.ServerOptimizer,
+    "server": lambda *given, **options: bdn.ServerOptimizer(*given, **linked(**options)),
     "local": lambda *given, **options: bdn.LocalSteps(
-        *given, tau=1, outer=bdn.SlowMo(), **options
+        *given, tau=1, outer=bdn.algorithms.SlowMo(), **linked(**options)
     ),
-    "cser": lambda *given, **options: bdn.CSER(*given, gradient="none", reset="none", **options),
-    "ef21": lambda *given, **options: bdn.EF21(*given, push="none", pull="none", **options),
+    "cser": lambda *given, **options: bdn.algorithms.CSER(*given, gradient="none", reset="none", **linked(**options)),
+    "ef21": lambda *given, **options: bdn.algorithms.EF21(*given, **linked(push="none", pull="none", **options)),
 }
 
 

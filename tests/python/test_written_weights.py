@@ -7,12 +7,12 @@ import torch
 
 import bandoneon
 import bandoneon.torch as bdn
-from cluster_helpers import make_model, run_job
+from cluster_helpers import linked, make_model, run_job
 
 
 def server_sgd(worker, model, **options):
     inner = torch.optim.SGD(model.parameters(), lr=1.0)
-    return bdn.ServerOptimizer(inner, model.named_parameters(), worker=worker, **options)
+    return bdn.ServerOptimizer(inner, model.named_parameters(), worker=worker, **linked(**options))
 
 
 def step(model, optimizer):
@@ -94,7 +94,7 @@ def test_weights_that_were_swapped_and_put_back_and_loads_of_the_same_are_no_wri
     assert torch.equal(first, second)
 
 
-@pytest.mark.parametrize("outer", [bdn.Nesterov(), bdn.Average()])
+@pytest.mark.parametrize("outer", [bdn.algorithms.Nesterov(), bdn.algorithms.Average()])
 def test_local_steps_say_what_becomes_of_what_was_written_after_a_meeting(outer):
     def job(worker):
         model = make_model()
@@ -110,7 +110,7 @@ def test_local_steps_say_what_becomes_of_what_was_written_after_a_meeting(outer)
         return [str(one.message) for one in seen], model[0].bias.detach()
 
     for messages, bias in run_job(job, workers=1):
-        if isinstance(outer, bdn.Average):  # Which takes the written weights up.
+        if isinstance(outer, bdn.algorithms.Average):  # Which takes the written weights up.
             assert not messages
             torch.testing.assert_close(bias, make_model(seed=7)[0].bias - 4.0)
         else:

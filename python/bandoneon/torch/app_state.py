@@ -14,6 +14,8 @@ from .checkpoint import has_local_models, split_module
 from .comm_state import CommState, base_rank, check_saved_size
 from .ddp import DDPState
 
+__all__ = ["AppState"]
+
 
 class AppState:
     """Model, optimizer and every rank's comm_state_dict() as one Stateful of

@@ -109,7 +109,7 @@ def check_replicas(worker, named, who, root=0):
     worker `root`: it names the first, and what to call. `who` says who asks. Collective."""
     remedy = (
         f"call bandoneon.torch.broadcast_parameters(model) before {who} is made, or load the same "
-        "checkpoint everywhere; check=False leaves this check out"
+        "checkpoint everywhere; Links(check=False) leaves this check out"
     )
     _check_same(worker, named, root, remedy)
 

@@ -13,6 +13,8 @@ from ..worker import Worker
 from .link_options import corrects_by_rate
 from .tensors import host_zeros
 
+__all__ = ["CommState"]
+
 _FORMAT = 2
 # Settings that states of this format may lack, as what they were saved under.
 _BEFORE_THERE_WAS_A_CHOICE = {"average": "after"}

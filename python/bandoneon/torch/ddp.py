@@ -21,8 +21,8 @@ from ..worker import Push, Worker
 from . import backward_pass, devices
 from .comm_state import fitting_state, saved_by
 from .exchange_guard import ExchangeGuard
-from .hints import NamedParameters, Overrides, SavedState, Weighting
-from .link_options import LinkOptions, LinkTable
+from .hints import NamedParameters, SavedState, Weighting
+from .links import Links, link_table, takes_links
 from .loss_scale import AUTO, LossScale, overflow_as_half
 from .names import named_entries, with_elements
 from .parameters import ParameterSet
@@ -42,37 +42,29 @@ class DDPState:
     absent, and counts for nothing where there is a weight=.
 
     Constructing it is collective. It can be pickled together with its residuals; after loading,
-    attach() joins it to the model of the new process. Options are those of DistributedOptimizer; not so
-    ef(..., correction=lr), as a hook knows no learning rate.
+    attach() joins it to the model of the new process.
 
-    timeout: seconds that backward() waits for its gradients before DeadlineExceeded says who is missing.
-        Nothing is exchanged after that: the others may have taken the step.
+    links, or push and pull alone: Links has what they mean; not so ef(..., correction=lr), as a hook knows no learning
+        rate. Nothing is exchanged after a DeadlineExceeded out of backward(): the others may have taken the step.
     """
 
+    @takes_links("momentum", "warmup", "overrides", "prefix", "timeout", "check", "scaler", "weight", "average")
     def __init__(
         self,
         named_parameters: NamedParameters,
         *,
         push: str | None = None,
         pull: str | None = None,
-        momentum: float = 0.0,
-        warmup: int = 0,
-        overrides: Overrides | None = None,
-        scaler: Any = AUTO,
-        weight: Weighting | None = None,
-        average: str = "after",
-        prefix: str = "",
-        timeout: float | None = None,
-        check: bool = True,
+        links: Links = Links(),
         worker: Worker | None = None,
     ) -> None:
-        self._timeout = timeout
-        self._links = LinkTable(LinkOptions.of(push, pull, momentum, warmup), overrides)
+        self._timeout = links.timeout
+        self._links = link_table(links)
         self._links.check_without_correction("DDPState")
-        self._prefix = prefix
-        self._average = average
+        self._prefix = links.prefix
+        self._average = links.average
         self._loaded = None
-        self.attach(named_parameters, scaler=scaler, weight=weight, check=check, worker=worker)
+        self.attach(named_parameters, scaler=links.scaler, weight=links.weight, check=links.check, worker=worker)
 
     def attach(
         self,
@@ -83,7 +75,7 @@ class DDPState:
         check: bool = True,
         worker: Worker | None = None,
     ) -> None:
-        """Declares the parameters with this process's worker. Collective."""
+        """Declares the parameters with this process's worker. Collective. scaler, weight, check: as Links has them."""
         worker = worker or default_worker()
         self._weight = Weight(weight, average_unit(self._average, worker))
         self._parameters = ParameterSet(
@@ -165,7 +157,8 @@ class DDPState:
 
 
 _DENSE_MODULE = (
-    "build the module with sparse=False, or use DistributedOptimizer(..., sparse_as_dense=True) in place of DDP and its hook"
+    "build the module with sparse=False, or use DistributedOptimizer(..., links=Links(sparse_as_dense=True)) in place of "
+    "DDP and its hook"
 )
 
 

@@ -24,6 +24,8 @@ from .tensors import (
 )
 from .weight import average_unit
 
+__all__ = ["Handle", "barrier", "empty", "push_pull", "synchronize"]
+
 
 class Handle:
     """A tensor on its way. It holds the tensor until the mean has arrived."""

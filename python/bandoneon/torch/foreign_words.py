@@ -53,7 +53,7 @@ _WORDS = {
     "bucket_cap_mb": _BUCKETS,
     "bucket_bytes_cap": _BUCKETS,
     "broadcast_buffers": "broadcast_parameters(model) sends buffers once, and average_batch_norm(model) averages them",
-    "init_sync": "broadcast_parameters(model) gives all workers the same weights; check=False leaves the check out",
+    "init_sync": "broadcast_parameters(model) gives all workers the same weights; Links(check=False) leaves the check out",
     "process_group": _GROUPS,
     "group": _GROUPS,
     "mixed_precision": _MIXED,
@@ -74,7 +74,7 @@ _WORDS = {
     "max_norm": _CLIP,
     "gradient_accumulation_steps": "it is called backward_passes_per_step, and gradients are sums over the passes",
     "accumulation_steps": "it is called backward_passes_per_step, and gradients are sums over the passes",
-    "freeze_step": "it is called warmup, of OneBitAdam",
+    "freeze_step": "it is called warmup, of the Links of OneBitAdam",
     "cuda_aware": _DEVICES,
     "comm_backend_name": "the job has one way to exchange, chosen by its setting transport: leave it out",
     "fp16": _MIXED,
@@ -144,14 +144,15 @@ def _answering(function, name):
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return function
     known = [p for p in parameters if p != "self"]
+    old = getattr(function, "old_words", ())  # Of before there was Links, which takes_links() takes.
     by_place = [p.name for p in parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
     takes_more = any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
 
     @functools.wraps(function)
     def checked(*args, **kwargs):
         for word in kwargs:
-            if word not in parameters:
-                raise TypeError(_refusal(name, word, known))
+            if word not in parameters and word not in old:
+                raise TypeError(_refusal(name, word, known, old))
         placed = by_place[: len(args)]
         twice = [word for word in placed if word in kwargs]
         if twice or (len(args) > len(by_place) and not takes_more):
@@ -166,14 +167,15 @@ def _answering(function, name):
     return checked
 
 
-def _refusal(name, word, known):
+def _refusal(name, word, known, old):
     text = f"{name}() has no argument {word!r}"
     said = _WORDS.get(word)
     if said is not None and not _is_own(said, known):
         return f"{text}: {said}. docs/coming_from.md has what other frameworks' calls are here"
-    near = difflib.get_close_matches(word, known, 1)
+    near = difflib.get_close_matches(word, [*known, *old], 1)
     if said is None and near:
-        return f"{text}; did you mean {near[0]!r}?"
+        meant = f"links=Links({near[0]}=)" if near[0] in old and near[0] != "named_parameters" else repr(near[0])
+        return f"{text}; did you mean {meant}?"
     if said is not None:
         return f"{text}: {said}"
     return f"{text}; it has {', '.join(known)}"

@@ -11,6 +11,8 @@ from ..session import default_worker
 from .checkpoint_storage import Directory
 from .ddp import DDPState, ddp_hook
 from .ddp_besides import keep_gradients_local
+from .foreign_words import answer_foreign_words
+from .links import Links, takes_links
 
 
 class BandoneonCallback(TrainerCallback):
@@ -29,20 +31,21 @@ class BandoneonCallback(TrainerCallback):
     Where the Trainer was given an optimizer of ours that exchanges by itself, that is what exchanges, the gradients
     stay each worker's own, and there are no options:
 
-        optimizer = bdn.recipe("updates-100x")(model, lr=0.016)
+        optimizer = bandoneon.torch.recipe("updates-100x")(model, lr=0.016)
         trainer = Trainer(model, TrainingArguments(...), train_dataset=data, optimizers=(optimizer, None))
         trainer.add_callback(BandoneonCallback(trainer))
 
     Every checkpoint of the Trainer gets a file of each worker, bandoneon-RANK.pt, with what the links
     remember, and trainer.train(resume_from_checkpoint=...) takes them up. resume_from: the checkpoint's
-    folder, where it is not below the Trainer's output_dir. options: DDPState's.
+    folder, where it is not below the Trainer's output_dir. links, or push and pull alone: as DDPState takes them.
     """
 
-    def __init__(self, trainer, *, resume_from=None, worker=None, **options):
+    @takes_links("momentum", "warmup", "overrides", "prefix", "timeout", "check", "scaler", "weight", "average")
+    def __init__(self, trainer, *, push=None, pull=None, links=Links(), resume_from=None, worker=None):
         self._trainer = trainer
         self._resume_from = resume_from
         self._worker = worker
-        self._options = options
+        self._links = links
         self._model = None
         self._state = None
         self._optimizer = None
@@ -62,16 +65,16 @@ class BandoneonCallback(TrainerCallback):
             self.close()
             self._optimizer = _exchanging(self._trainer.optimizer)
             if self._optimizer is not None:
-                if self._options:
+                if self._links != Links():
                     raise InvalidArgument(
-                        f"the Trainer's {type(self._optimizer).__name__} has links of its own, so "
-                        f"{', '.join(self._options)} of BandoneonCallback would do nothing: leave them out"
+                        f"the Trainer's {type(self._optimizer).__name__} has links of its own, so those of "
+                        f"BandoneonCallback, {self._links}, would do nothing: leave them out"
                     )
                 keep_gradients_local(model)
                 self._model = model
         if self._optimizer is None and model is not self._model:
             named = list(model.module.named_parameters())
-            self._state = DDPState(named, worker=worker, **self._options)
+            self._state = DDPState(named, worker=worker, links=self._links)
             model.register_comm_hook(self._state, ddp_hook)
             self._model = model
         if state.global_step > 0:
@@ -115,6 +118,9 @@ class BandoneonCallback(TrainerCallback):
     def _path(self, args, state, folder=None):
         folder = folder or pathlib.Path(args.output_dir, f"checkpoint-{state.global_step}")
         return pathlib.Path(folder, f"bandoneon-{(self._worker or default_worker()).rank}.pt")
+
+
+answer_foreign_words(["BandoneonCallback"], globals())
 
 
 def _exchanging(optimizer):

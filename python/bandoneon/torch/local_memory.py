@@ -18,6 +18,10 @@ class LocalMemory:
         """Of all members, in their order: a list that may be written."""
         return self._arrays[name]
 
+    def of(self, index):
+        """{name: array} of one member."""
+        return {name: arrays[index] for name, arrays in self._arrays.items()}
+
     def clear(self):
         for array in (array for arrays in self._arrays.values() for array in arrays):
             array.zero_()

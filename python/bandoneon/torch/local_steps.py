@@ -14,9 +14,9 @@ from ..worker import Worker
 from .algorithms.outer_steps import Average, Nesterov, SignMomentum, SlowMo  # noqa: F401 (where pickles look)
 from .algorithms.qsr import QSR
 from .comm_state import ResumeCheck, fitting_state, saved_by, step_to_resume_at
-from .hints import Closure, NamedParameters, OuterRule, Overrides, SavedState, Weighting
+from .hints import Closure, NamedParameters, OuterRule, SavedState
 from .hyperparameters import check_steps
-from .link_options import LinkOptions, LinkTable
+from .links import Links, link_table, takes_links
 from .names import Names
 from .parameters import ParameterSet, check_weights_fit_float32, terms_by_group
 from .vote import Vote
@@ -32,7 +32,7 @@ class LocalSteps(WrappedOptimizer):
 
         optimizer = bdn.LocalSteps(
             torch.optim.AdamW(model.parameters(), lr=5e-4), model.named_parameters(),
-            tau=12, outer=bdn.SignMomentum(), push="int8")
+            tau=12, outer=bdn.algorithms.SignMomentum(), push="int8")
         loss.backward()
         optimizer.step()
 
@@ -41,17 +41,15 @@ class LocalSteps(WrappedOptimizer):
     tau: steps between meetings, or QSR(...), which has more of them as the learning rate falls: the same in all
         workers, as the rate is.
     outer: SignMomentum(), Nesterov(), SlowMo() or Average().
-    push: codec of what was moved; "ef(onebit)" and the like keep what they leave out for the next
-        meeting. "none".
+    links, or push and pull alone: Links has what they mean. push: codec of what was moved; "ef(onebit)" and the like
+        keep what they leave out for the next meeting. "none". pull: codec of the weights; the signs for SignMomentum,
+        else "none"; delta(int4(group=2048)) sends what the weights differ by from what every worker holds. weight: of
+        what this worker moved since the last meeting, asked for at each meeting. 0: it only takes up what the others
+        moved.
     local_residual: what a push leaves out stays in the worker's own weights instead, so that it goes on from the
         common ones less that, and sends it with what it moves next. The push codec is one without ef(...), then.
         Needs no memory for residuals. Models differ after meetings, too, so judge and save the common_weights();
         those of float16 and bfloat16 keep as much of it as their precision holds. False.
-    pull: codec of the weights; the signs for SignMomentum, else "none"; delta(int4(group=2048)) sends
-        what the weights differ by from what every worker holds.
-    weight: of what this worker moved since the last meeting, its samples say, in the mean: a number, or a
-        function that is asked at each meeting. 0: it only takes up what the others moved.
-    overrides, prefix, timeout: as DistributedOptimizer's.
 
     The parameters start as rank 0's. Where any worker's parameters are not finite at a meeting, all go
     back to the common weights, and `skipped_rounds` counts it; what the optimizer keeps is left as it
@@ -61,6 +59,7 @@ class LocalSteps(WrappedOptimizer):
 
     has_local_models = True
 
+    @takes_links("overrides", "prefix", "timeout", "weight")
     def __init__(
         self,
         optimizer: torch.optim.Optimizer,
@@ -68,13 +67,10 @@ class LocalSteps(WrappedOptimizer):
         *,
         tau: int | QSR,
         outer: OuterRule,
-        push: str = "none",
+        push: str | None = None,
         pull: str | None = None,
+        links: Links = Links(),
         local_residual: bool = False,
-        weight: Weighting | None = None,
-        overrides: Overrides | None = None,
-        prefix: str = "",
-        timeout: float | None = None,
         worker: Worker | None = None,
     ) -> None:
         self._grows = isinstance(tau, QSR)
@@ -86,25 +82,26 @@ class LocalSteps(WrappedOptimizer):
             )
         super().__init__(optimizer)
         worker = worker or default_worker()
-        links = LinkTable(LinkOptions.of(push, pull or outer.pull), overrides)
-        links.check_without("LocalSteps", "momentum", "warmup")
+        table = link_table(links, push="none", pull=outer.pull)
+        table.check_without("LocalSteps", "momentum", "warmup")
         if local_residual:
-            _check_feeds_nothing_back(links)
+            _check_feeds_nothing_back(table)
         self.tau = tau if self._grows else int(tau)
         self.outer = outer
         self.local_residual = bool(local_residual)
         self.local_steps = 0
         self._last_meeting = self._next_meeting = 0  # in local steps
         self.skipped_rounds = 0
-        self._timeout = timeout
-        self._weight = Weight(weight)
+        self._timeout = links.timeout
+        self._weight = Weight(links.weight)
         self._resume_check = ResumeCheck("; without it, call resume_at() in every worker")
-        self._links = ParameterSet(worker, links, prefix, as_float32=True)
+        self._links = ParameterSet(worker, table, links.prefix, as_float32=True)
         named = Names(named_parameters).in_forward_order(self.param_groups)
         check_weights_fit_float32(named, "LocalSteps")
         self._links.add(named, terms_by_group(self.param_groups, lambda group: outer.rule))
-        self._vote = Vote(worker, f"{prefix}vote on rounds", self._links.reference, self._links.step_count, timeout)
-        self._links.share_weights(timeout)
+        name = f"{links.prefix}vote on rounds"
+        self._vote = Vote(worker, name, self._links.reference, self._links.step_count, links.timeout)
+        self._links.share_weights(links.timeout)
         self._written = WrittenWeights((m.name, m.param) for m in self._links.members)
         self._begin_at_parameters()
 

@@ -81,7 +81,7 @@ class LossScale:
         if len(found) > 1 and self._needed:
             raise FailedPrecondition(
                 f"{len(found)} GradScalers are alive, so it is unclear which one scales these gradients; "
-                "pass DistributedOptimizer(..., scaler=the_one), or scaler=None for none"
+                "pass DistributedOptimizer(..., links=Links(scaler=the_one)), or scaler=None for none"
             )
         self._search = False
         if found:

@@ -14,8 +14,11 @@ from ..errors import InvalidArgument
 from ..worker import Worker
 from .algorithms.muon import Muon, muon_groups
 from .algorithms.outer_steps import Average
+from .links import Links
 from .local_steps import LocalSteps
 from .optimizer import DistributedOptimizer
+
+__all__ = ["Recipe", "recipe", "recipes"]
 
 _TABLE = pathlib.Path(__file__).resolve().parent.parent / "recipes.json"
 # Compression spoils what they learn of the gradients' squares.
@@ -70,22 +73,25 @@ class Recipe:
         prefix: of tensors' names, where a program has several optimizers.
         """
         inner = self._inner(model, optimizer, others, hyperparameters)
-        links = dict(push=self.push, pull=self.pull, prefix=prefix, worker=worker)
+        links = Links(push=self.push, pull=self.pull, momentum=self.momentum, prefix=prefix)
+        how = dict(links=links, worker=worker)
         if self.strategy == "LocalSteps":
-            return LocalSteps(inner, model.named_parameters(), tau=self.tau, outer=Average(), **links)
-        return DistributedOptimizer(inner, model, momentum=self.momentum, **links)
+            return LocalSteps(inner, model.named_parameters(), tau=self.tau, outer=Average(), **how)
+        return DistributedOptimizer(inner, model, **how)
 
     def __repr__(self) -> str:
         inner = "optimizer"
         if self.inner == "Muon":
-            inner = "bdn.Muon(bdn.muon_groups(model), lr=lr)"
+            inner = "bdn.algorithms.Muon(bdn.algorithms.muon_groups(model), lr=lr)"
         elif self.inner != "yours":
             inner = f"torch.optim.{self.inner}(model.parameters(), lr=lr)"
         if self.strategy == "LocalSteps":
-            what, how = "model.named_parameters()", f" tau={self.tau}, outer=bdn.Average(),"
+            what, how = "model.named_parameters()", f" tau={self.tau}, outer=bdn.algorithms.Average(),"
         else:
-            what, how = "model", f" momentum={self.momentum}," if self.momentum else ""
+            what, how = "model", ""
         links = f'push="{self.push}", pull="{self.pull}"'
+        if self.momentum:
+            links = f"links=bdn.Links({links}, momentum={self.momentum})"
         return f"bdn.{self.strategy}(\n    {inner}, {what},{how}\n    {links})"
 
     def __str__(self) -> str:

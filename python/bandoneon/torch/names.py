@@ -31,6 +31,47 @@ def named_entries(named_parameters):
         )
 
 
+class WithNames:
+    """Parameters as an optimizer takes them, and (name, parameter) pairs of them apart."""
+
+    def __init__(self, params, named):
+        self.params = params
+        self.named = named
+
+
+def split_names(params):
+    """(parameters or groups as torch.optim takes them, (name, parameter) pairs or None) of a model, of pairs, of groups
+    with pairs, or of what has no names."""
+    if isinstance(params, WithNames):
+        return params.params, params.named
+    if isinstance(params, torch.nn.Module):
+        params = params.named_parameters()
+    if isinstance(params, (torch.Tensor, dict)) or not hasattr(params, "__iter__"):
+        return params, None  # Of which torch says what is wrong.
+    entries = list(params)
+    if not entries or not isinstance(entries[0], dict):
+        params, named = _split(entries)
+        return params, named or None
+    groups, all_named = [], []
+    for group in entries:
+        params = group["params"]
+        if isinstance(params, torch.nn.Module):
+            params = params.named_parameters()
+        if not isinstance(params, (torch.Tensor, set)):
+            params, named = _split(list(params))
+            all_named += named
+        groups.append({**group, "params": params})
+    return groups, all_named or None
+
+
+def _split(entries):
+    """(the parameters, the pairs) of entries that are all pairs, or none."""
+    if not any(isinstance(entry, tuple) for entry in entries):
+        return entries, []
+    named = list(named_entries(entries))
+    return [param for _, param in named], named
+
+
 class Names:
     """Parameters' names and forward order."""
 

@@ -23,12 +23,12 @@ from .forward_overlap import (
     check_steps_one_by_one,
     has_other_hooks,
 )
-from .hints import NamedParameters, Overrides, SavedState, Weighting
+from .hints import NamedParameters, SavedState
 from .hyperparameters import check_steps
-from .link_options import LinkOptions, LinkTable
+from .links import Links, link_table, takes_links
 from .local_group import LocalGroup
 from .local_group_synchronizer import LocalGroupSynchronizer
-from .loss_scale import AUTO, LossScale
+from .loss_scale import LossScale
 from .names import Names
 from .parameters import ParameterSet, learning_rates, terms_by_group, tied_by_memory
 from .sliced_parameters import SlicedParameterSet
@@ -37,25 +37,19 @@ from .weight import Weight, average_unit
 from .wrapped import refuse_pickling
 
 
+@takes_links(
+    "momentum", "warmup", "overrides", "prefix", "timeout", "check", "scaler", "weight", "average", "sparse_as_dense"
+)
 def DistributedOptimizer(
     optimizer: torch.optim.Optimizer,
     named_parameters: NamedParameters | None = None,
     *,
     push: str | None = None,
     pull: str | None = None,
-    momentum: float = 0.0,
-    warmup: int = 0,
-    overrides: Overrides | None = None,
-    scaler: Any = AUTO,
-    weight: Weighting | None = None,
-    average: str = "after",
-    sparse_as_dense: bool = False,
+    links: Links = Links(),
     overlap: str | bool = "backward",
     backward_passes_per_step: int = 1,
     local_group: Any = None,
-    prefix: str = "",
-    timeout: float | None = None,
-    check: bool = True,
     worker: Worker | None = None,
 ) -> Any:
     """The optimizer, made distributed. Collective: all workers construct the same, in the same order.
@@ -71,22 +65,8 @@ def DistributedOptimizer(
 
     named_parameters: model.named_parameters(), in forward order, or the model itself; also names what
         add_param_group() adds later.
-    push, pull: codec specs; else those of init(), BANDONEON_PUSH and BANDONEON_PULL, or "none". A spec
-        may change with the step: "none for 100; ef(topk(ratio=0.25)) for 400; ef(topk(ratio=0.01))".
-    momentum: Nesterov's, applied before error feedback: instead of SGD(momentum=, nesterov=True). The
-        optimizer's own must be 0 then.
-    warmup: the first steps of every parameter go uncompressed.
-    overrides: other push, pull, momentum or warmup for parameters by name, the first pattern that
-        fits: {"*.bias": dict(push="none", pull="none"), "emb*": dict(push="ef(topk(ratio=0.01))")}.
-    scaler: the GradScaler, if several are alive; None if gradients are not scaled.
-    weight: how many samples, or tokens, this worker's gradients are means over: a number, or a function
-        that is asked once an exchange, before its first push. The mean is then one over all samples:
-        sum of weight x gradient / sum of weights. 0 adds nothing, whatever the gradients are. None:
-        every worker counts as one. Residuals and momentum are kept in units of weight x gradient.
-    average: "after" divides the sum of the gradients. "before" divides each worker's by the number of workers before
-        they are added up, as DDP does, so that the sum of large ones does not overflow; where that number is no power
-        of two it rounds once more. The same in all workers. Weights, residuals and momentum are as many times smaller.
-    sparse_as_dense: exchange sparse gradients densely instead of refusing them.
+    links, or push and pull alone: Links has what they mean. After DeadlineExceeded synchronize(), or step(), waits
+        again.
     overlap: beside what the gradients travel. "backward": the rest of the backward pass, which ends when
         their means have come. "forward": the next forward pass, too, see below. False: nothing, they leave
         at the end of the backward pass.
@@ -99,10 +79,6 @@ def DistributedOptimizer(
         of the job, a group's ranks follow one another, and all groups are of one size. Nothing else uses
         the group while gradients are exchanged. InvalidArgument where it is not that, and with
         overlap="forward".
-    prefix: of the names, to tell two models of one job apart.
-    timeout: seconds to wait for one gradient before DeadlineExceeded says who is missing; synchronize(),
-        or step(), then waits again.
-    check: refuse parameters that are not the same in all workers, for they would stay different.
 
     With overlap="forward" neither backward() nor step() waits. step() notes the groups' settings and takes
     the gradients, so that param.grad is None after it; and when the next forward pass calls a module, the
@@ -139,33 +115,33 @@ def DistributedOptimizer(
             )
     check_steps(backward_passes_per_step=backward_passes_per_step)
     worker = worker or default_worker()
-    unit = average_unit(average, worker)
-    links = LinkTable(LinkOptions.of(push, pull, momentum, warmup), overrides)
+    unit = average_unit(links.average, worker)
+    table = link_table(links)
     names = Names(named_parameters)
-    _check_momentum(optimizer.param_groups, names, links)
-    how = dict(replicas_for="DistributedOptimizer" if check else None)
+    _check_momentum(optimizer.param_groups, names, table)
+    how = dict(replicas_for="DistributedOptimizer" if links.check else None)
     if local_group is None:
         make_parameters, make_synchronizer = ParameterSet, Synchronizer
     else:
         make_parameters, make_synchronizer = SlicedParameterSet, LocalGroupSynchronizer
-        how["group"] = LocalGroup(local_group, worker, prefix, timeout)
-    parameters = make_parameters(worker, links, prefix, sparse_as_dense, **how)
+        how["group"] = LocalGroup(local_group, worker, links.prefix, links.timeout)
+    parameters = make_parameters(worker, table, links.prefix, links.sparse_as_dense, **how)
     groups = optimizer.param_groups
     if overlap == "forward":
         _check_apart_in_forward(names.in_forward_order(groups))
     added = parameters.add(names.in_forward_order(groups), terms_by_group(groups))
-    scale = LossScale(scaler, links)
-    weights = Weight(weight, unit)
+    scale = LossScale(links.scaler, table)
+    weights = Weight(links.weight, unit)
 
     cls = type(optimizer)
     distributed = object.__new__(type(f"Distributed{cls.__name__}", (_Distributed, cls), {}))
     distributed.__dict__ = optimizer.__dict__  # One set of groups, state and step hooks.
     rates = _rates_of(optimizer, distributed)
     synchronizer = make_synchronizer(
-        parameters, scale, weights, rates, overlap, timeout, passes_per_round=backward_passes_per_step
+        parameters, scale, weights, rates, overlap, links.timeout, passes_per_round=backward_passes_per_step
     )
     synchronizer.add(added)
-    optimizer._bandoneon = _Parts(parameters, synchronizer, scale, names, timeout, average)
+    optimizer._bandoneon = _Parts(parameters, synchronizer, scale, names, links.timeout, links.average)
     optimizer.register_step_pre_hook(_before_step)
     optimizer.register_step_post_hook(_after_step)
     if overlap == "forward":

@@ -11,9 +11,9 @@ from ..errors import FailedPrecondition, InvalidArgument
 from ..session import default_worker
 from ..worker import Worker
 from .comm_state import ResumeCheck, fitting_state, saved_by
-from .hints import Closure, NamedParameters, Overrides, SavedState, Weighting
+from .hints import Closure, NamedParameters, SavedState
 from .hyperparameters import check_not_negative, rule_text
-from .link_options import LinkOptions, LinkTable
+from .links import Links, link_table, takes_links
 from .names import Names
 from .parameters import ParameterSet, check_weights_fit_float32, terms_by_group
 from .tensors import host_empty, host_zeros
@@ -41,9 +41,8 @@ class ServerOptimizer(WrappedOptimizer):
         description only, groups and learning rates included; its step() is never called. What schedulers and
         load_state_dict() change in its groups, betas and momentum too, holds from the next step on, the same in
         all workers.
-    push, pull, warmup, overrides, prefix, timeout: as DistributedOptimizer's. pull: a codec of the
-        weights, or delta(codec).
-    weight: as DistributedOptimizer's, asked in step().
+    links, or push and pull alone: Links has what they mean. pull: a codec of the weights, or delta(codec). A weight
+        is asked for in step().
     max_norm: clips each worker's own gradient, all parameters together, to this norm before the push.
         What the norm of the mean is, nobody knows: the parts of the sum are on different servers.
 
@@ -56,6 +55,7 @@ class ServerOptimizer(WrappedOptimizer):
     refused: it skips step() in the worker that overflowed, and the others wait; use bfloat16.
     """
 
+    @takes_links("warmup", "overrides", "prefix", "timeout", "weight")
     def __init__(
         self,
         optimizer: torch.optim.Optimizer,
@@ -63,12 +63,8 @@ class ServerOptimizer(WrappedOptimizer):
         *,
         push: str | None = None,
         pull: str | None = None,
-        warmup: int = 0,
-        overrides: Overrides | None = None,
-        weight: Weighting | None = None,
+        links: Links = Links(),
         max_norm: float | None = None,
-        prefix: str = "",
-        timeout: float | None = None,
         worker: Worker | None = None,
     ) -> None:
         if max_norm is not None:
@@ -78,18 +74,18 @@ class ServerOptimizer(WrappedOptimizer):
         self._rules = [None] * len(self.param_groups)
         self._rules = self._current_rules()  # of the groups by their numbers, as the servers step by
         worker = worker or default_worker()
-        links = LinkTable(LinkOptions.of(push, pull, warmup=warmup), overrides)
-        self._links = ParameterSet(worker, links, prefix, as_float32=True)
-        self._timeout = timeout
-        self._weight = Weight(weight)
+        self._links = ParameterSet(worker, link_table(links), links.prefix, as_float32=True)
+        self._timeout = links.timeout
+        self._weight = Weight(links.weight)
         self._max_norm = max_norm
         self._resume_check = ResumeCheck("; without it, call resume_at(step) in every worker")
         self.skipped_steps = 0
         named = Names(named_parameters).in_forward_order(self.param_groups)
         check_weights_fit_float32(named, "ServerOptimizer")
         self._links.add(named, terms_by_group(self.param_groups, self._rule_of))
-        self._vote = Vote(worker, f"{prefix}vote on steps", self._links.reference, self._links.step_count, timeout)
-        self._links.share_weights(timeout)
+        name = f"{links.prefix}vote on steps"
+        self._vote = Vote(worker, name, self._links.reference, self._links.step_count, links.timeout)
+        self._links.share_weights(links.timeout)
         self._written = WrittenWeights((m.name, m.param) for m in self._links.members)
         self._written.note()
         self._links.step_count.follow(self)

@@ -26,7 +26,7 @@ def dtype_number(tensor, name):
     return number
 
 
-_DENSE_GRADIENT = "pass sparse_as_dense=True to exchange it densely, or build the module with sparse=False"
+_DENSE_GRADIENT = "give links=Links(sparse_as_dense=True) to exchange it densely, or build the module with sparse=False"
 
 
 def check_is_tensor(value, name):

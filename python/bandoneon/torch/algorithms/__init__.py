@@ -2,10 +2,9 @@
 steps of LocalSteps. docs/algorithms.md says which is for what.
 
     import bandoneon.torch as bdn
-    from bandoneon.torch.algorithms import Lion
 
     bdn.init()
-    optimizer = Lion(model.parameters(), lr=3e-4, named_parameters=model.named_parameters())
+    optimizer = bdn.algorithms.Lion(model.named_parameters(), lr=3e-4)
 """
 
 from ..foreign_words import answer_foreign_words

@@ -13,9 +13,10 @@ from ...session import default_worker
 from ...worker import Worker
 from ..broadcast import broadcast_parameters
 from ..comm_state import ResumeCheck, fitting_state, saved_by, step_to_resume_at
-from ..hints import Closure, NamedParameters, Overrides, SavedState
+from ..hints import Closure, NamedParameters, SavedState
 from ..hyperparameters import check_steps
 from ..link_options import LinkOptions, LinkTable
+from ..links import Links, takes_links
 from ..names import Names
 from ..parameters import ParameterSet, check_apart, check_weights_fit_float32
 from ..tensors import host_empty
@@ -38,7 +39,7 @@ class CSER(WrappedOptimizer):
     what is saved. The paper evaluates the mean of the models, averaged_weights(). With
     torch.optim.SGD(momentum=, nesterov=True) this is M-CSER.
 
-        optimizer = bdn.CSER(
+        optimizer = bdn.algorithms.CSER(
             torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True),
             model.named_parameters(), gradient=512, reset=16, period=32)    # 256x
         loss.backward()
@@ -50,6 +51,7 @@ class CSER(WrappedOptimizer):
         same blocks. Or a codec spec; where a reply by the same codec would lose something of the sum
         (in a schedule: at any stage), it goes uncompressed. So does that to an override's push. None:
         nothing is sent of the gradients.
+    links: Links has what it means; push and pull are gradient and reset here.
     period: H. The ratio of all is 1 / (1 / R2 + 1 / (H R1)); the paper takes R2 = 2 R, H = R2 / R1.
     block: elements of a block, where a number is given.
     implementation: "residual", the above; or "model", which averages blocks of the models themselves
@@ -64,19 +66,18 @@ class CSER(WrappedOptimizer):
 
     has_local_models = True
 
+    @takes_links("overrides", "prefix", "timeout")
     def __init__(
         self,
         optimizer: torch.optim.Optimizer,
         named_parameters: NamedParameters | None = None,
         *,
-        reset: str,
-        gradient: str | None = None,
+        reset: str | float,
+        gradient: str | float | None = None,
         period: int = 1,
         block: int = 1024,
         implementation: str = "residual",
-        overrides: Overrides | None = None,
-        prefix: str = "",
-        timeout: float | None = None,
+        links: Links = Links(),
         worker: Worker | None = None,
     ) -> None:
         check_steps(period=period, block=block)
@@ -93,7 +94,7 @@ class CSER(WrappedOptimizer):
             implementation=implementation,
         )
         self.steps = 0
-        self._timeout = timeout
+        self._timeout = links.timeout
         self._resume_check = ResumeCheck(
             "; without it, load what was saved inside averaged_weights(), and call resume_at(step) in every worker"
         )
@@ -101,15 +102,15 @@ class CSER(WrappedOptimizer):
         worker = worker or default_worker()
         check_weights_fit_float32(named, "CSER")
 
-        def links(kind, spec, beside=None):
-            table = LinkTable(LinkOptions.of(spec, _reply_to(spec)), _with_replies(overrides))
+        def parameters(kind, spec, beside=None):
+            table = LinkTable(LinkOptions.of(spec, _reply_to(spec)), _with_replies(links.overrides))
             _check_links(table, kind, implementation)
-            return ParameterSet(worker, table, f"{prefix}{kind}/", as_float32=True, beside=beside)
+            return ParameterSet(worker, table, f"{links.prefix}{kind}/", as_float32=True, beside=beside)
 
         self._worker = worker
-        self._prefix = prefix
-        self._reset = links("reset", self.settings["reset"])
-        self._gradient = links("gradient", self.settings["gradient"], self._reset) if gradient else None
+        self._prefix = links.prefix
+        self._reset = parameters("reset", self.settings["reset"])
+        self._gradient = parameters("gradient", self.settings["gradient"], self._reset) if gradient else None
         self._reset.check_owner(named)
         check_apart(named)
         broadcast_parameters(named, worker=worker)

@@ -18,16 +18,16 @@ class DecayMomentumSGD(PerParameterOptimizer):
         w <- mu (w + wd x)
         x <- x - lr (u + w + wd x)
 
-        inner = bdn.DecayMomentumSGD(model.parameters(), lr=0.1, weight_decay=1e-4)
+        inner = bdn.algorithms.DecayMomentumSGD(model.parameters(), lr=0.1, weight_decay=1e-4)
         optimizer = bdn.DistributedOptimizer(
-            inner, model.named_parameters(), push="ef(onebit)", pull="ef(onebit)", momentum=0.9)
+            inner, model.named_parameters(), links=bdn.Links(push="ef(onebit)", pull="ef(onebit)", momentum=0.9))
         loss.backward()
         optimizer.step()
 
     Over uncompressed links that is torch.optim.SGD(momentum=mu, nesterov=True, weight_decay=wd).
 
     weight_decay: 0, wd.
-    decay_momentum: 0.9, mu; the `momentum` of DistributedOptimizer.
+    decay_momentum: 0.9, mu; the `momentum` of Links.
     """
 
     def __init__(

@@ -11,9 +11,9 @@ from ...session import default_worker
 from ...worker import Worker
 from ..broadcast import broadcast_parameters, check_same_weights
 from ..comm_state import ResumeCheck, fitting_state, saved_by, step_to_resume_at
-from ..hints import Closure, NamedParameters, Overrides, SavedState
+from ..hints import Closure, NamedParameters, SavedState
 from ..hyperparameters import check_decays
-from ..link_options import LinkOptions, LinkTable
+from ..links import Links, link_table, takes_links
 from ..local_memory import LocalMemory
 from ..names import Names
 from ..parameters import ParameterSet, terms_by_group
@@ -39,8 +39,8 @@ class EF21(WrappedOptimizer):
     That is what error feedback does with differences: push="ef(Q)" sends those of t_i from step to step, and
     pull="delta(Q')" those of what the servers add up.
 
-        inner = bdn.Muon(bdn.muon_groups(model), lr=0.016, momentum=0.0, betas=(0.0, 0.95))
-        optimizer = bdn.EF21(inner, model.named_parameters(), nesterov=True)
+        inner = bdn.algorithms.Muon(bdn.algorithms.muon_groups(model), lr=0.016, momentum=0.0, betas=(0.0, 0.95))
+        optimizer = bdn.algorithms.EF21(inner, model.named_parameters(), nesterov=True)
         loss.backward()
         optimizer.step()
 
@@ -48,8 +48,8 @@ class EF21(WrappedOptimizer):
         is worth up to sqrt((1 + mu) / (1 - mu)), 6 times for 0.95, of what it is to AdamW with beta1=mu: the
         second moment is that of a mean, not of gradients.
     momentum: mu.
-    push: ef(codec), or "none". pull: delta(codec), or another codec of H.
-    overrides, prefix, timeout: as DistributedOptimizer's.
+    links, or push and pull alone: Links has what they mean. push: ef(codec), or "none"; "ef(onebit(block=64))". pull:
+        delta(codec), or another codec of H; "delta(onebit(block=64))".
 
     Momenta, and what is exchanged, are float32 whatever the parameters are, which stay what they are.
     The parameters start as rank 0's, and every worker steps alike: give all the same machine's arithmetic, as
@@ -59,6 +59,7 @@ class EF21(WrappedOptimizer):
     A GradScaler is refused: it skips step() in the worker that overflowed, and the others wait; use bfloat16.
     """
 
+    @takes_links("overrides", "prefix", "timeout")
     def __init__(
         self,
         optimizer: torch.optim.Optimizer,
@@ -66,24 +67,22 @@ class EF21(WrappedOptimizer):
         *,
         momentum: float = 0.95,
         nesterov: bool = False,
-        push: str = "ef(onebit(block=64))",
-        pull: str = "delta(onebit(block=64))",
-        overrides: Overrides | None = None,
-        prefix: str = "",
-        timeout: float | None = None,
+        push: str | None = None,
+        pull: str | None = None,
+        links: Links = Links(),
         worker: Worker | None = None,
     ) -> None:
         check_decays(momentum=momentum)
         super().__init__(optimizer)
-        table = LinkTable(LinkOptions.of(push, pull), overrides)
+        table = link_table(links, push="ef(onebit(block=64))", pull="delta(onebit(block=64))")
         _check_links(table)
         worker = worker or default_worker()
         named = Names(named_parameters).in_forward_order(self.param_groups)
-        self._links = ParameterSet(worker, table, prefix, as_float32=True)
+        self._links = ParameterSet(worker, table, links.prefix, as_float32=True)
         self._links.check_owner(named)
         broadcast_parameters(named, worker=worker)
         self._settings = dict(algorithm="EF21", momentum=float(momentum), nesterov=bool(nesterov))
-        self._timeout = timeout
+        self._timeout = links.timeout
         self._named = named
         self._resume_check = ResumeCheck("; without it, call resume_at() in every worker")
         self.skipped_steps = 0
@@ -93,8 +92,9 @@ class EF21(WrappedOptimizer):
         self._links.add(sums, terms_by_group(groups, lambda group: "average"))
         self._links.own(named)
         self._memory = LocalMemory(self._links.members, "momentum", "tracked")
-        self._vote = Vote(worker, f"{prefix}vote on steps", self._links.reference, self._links.step_count, timeout)
-        self._links.share_weights(timeout)
+        name = f"{links.prefix}vote on steps"
+        self._vote = Vote(worker, name, self._links.reference, self._links.step_count, links.timeout)
+        self._links.share_weights(links.timeout)
         self._links.step_count.follow(self)
 
     @torch.no_grad()

@@ -24,9 +24,9 @@ class FrozenAdamW(PerParameterOptimizer):
     on: there is no scale for its steps, and what a lossy link sends in place of 0 would be divided by
     eps. Up to then it is torch.optim.AdamW. Let the gradients go uncompressed as long:
 
-        inner = bdn.FrozenAdamW(model.parameters(), lr=1e-3, freeze_after=200)
+        inner = bdn.algorithms.FrozenAdamW(model.parameters(), lr=1e-3, freeze_after=200)
         optimizer = bdn.DistributedOptimizer(
-            inner, model.named_parameters(), push="ef(onebit)", pull="ef(onebit)", warmup=200)
+            inner, model.named_parameters(), links=bdn.Links(push="ef(onebit)", pull="ef(onebit)", warmup=200))
         loss.backward()
         optimizer.step()
 

@@ -25,9 +25,9 @@ class LANS(PerParameterOptimizer):
 
     CLAN (arXiv 2105.07829) is LANS in the workers on the compressed mean, the same everywhere:
 
-        inner = bdn.LANS(model.parameters(), lr=1e-3)
+        inner = bdn.algorithms.LANS(model.parameters(), lr=1e-3)
         optimizer = bdn.DistributedOptimizer(
-            inner, model.named_parameters(), push="ef(onebit)", pull="ef(onebit)", warmup=100)
+            inner, model.named_parameters(), links=bdn.Links(push="ef(onebit)", pull="ef(onebit)", warmup=100))
         loss.backward()
         optimizer.step()
 

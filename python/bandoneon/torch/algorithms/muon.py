@@ -55,9 +55,9 @@ class Muon(PerParameterOptimizer):
 
         blocks = list(model.blocks.parameters())
         others = [*model.embedding.parameters(), *model.head.parameters()]
-        inner = bdn.Muon([{"params": blocks}, {"params": others, "matrices": False}], lr=0.016)
+        inner = bdn.algorithms.Muon([{"params": blocks}, {"params": others, "matrices": False}], lr=0.016)
         optimizer = bdn.LocalSteps(
-            inner, model.named_parameters(), tau=8, outer=bdn.Average(),
+            inner, model.named_parameters(), tau=8, outer=bdn.algorithms.Average(),
             push="ef(onebit(block=64))", pull="delta(onebit(block=64))")
         loss.backward()
         optimizer.step()

@@ -6,11 +6,10 @@ from typing import Any
 
 import torch
 
+from ...errors import InvalidArgument
 from ...worker import Worker
-from ..hints import Closure, NamedParameters, Overrides
 from ..hyperparameters import check_decays, check_not_negative, check_steps
-from ..link_options import LinkOptions, LinkTable
-from ..wrapped import evaluate
+from ..links import Links, link_table, takes_links
 from .frozen_adam import descend, new_moments
 from .step_exchange import StepExchangeOptimizer
 
@@ -32,8 +31,7 @@ class OneBitAdam(StepExchangeOptimizer):
     decay: what no gradient has reached in the warm-up, like an embedding's rows, is not trained after
     it. Nothing tells how long its steps should be, and lossy links send what is not 0 for it.
 
-        optimizer = bdn.OneBitAdam(
-            model.parameters(), lr=1e-3, warmup=200, named_parameters=model.named_parameters())
+        optimizer = bdn.algorithms.OneBitAdam(model.named_parameters(), lr=1e-3, links=bdn.Links(warmup=200))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -43,13 +41,14 @@ class OneBitAdam(StepExchangeOptimizer):
     ones out. What is not finite in one worker leaves that parameter as it is in all. A GradScaler
     is refused: it skips step() in the worker that overflowed, and the others wait; use bfloat16.
 
+    params: model.named_parameters(), the model, or groups whose "params" are either; or without names, as torch's.
     betas: (0.9, 0.999). eps: 1e-8. weight_decay: 0, wd.
-    warmup: steps; the paper takes a fifth of the run or so.
-    push, pull: codec specs, "ef(onebit)".
-    named_parameters, overrides, prefix, timeout, check: as DistributedOptimizer's; an override's `warmup`
-        is of its links alone. After DeadlineExceeded out of step() every further step is refused.
+    links: Links has what they mean. warmup, which they must have: the steps above; the paper takes a fifth of the run
+        or so. That of an override is of its links alone. push, pull: "ef(onebit)". After DeadlineExceeded out of
+        step() every further step is refused.
     """
 
+    @takes_links("push", "pull", "warmup", "overrides", "prefix", "timeout", "check")
     def __init__(
         self,
         params: Any,
@@ -58,69 +57,41 @@ class OneBitAdam(StepExchangeOptimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         *,
-        warmup: int,
-        push: str = "ef(onebit)",
-        pull: str = "ef(onebit)",
-        named_parameters: NamedParameters | None = None,
-        overrides: Overrides | None = None,
-        prefix: str = "",
-        timeout: float | None = None,
-        check: bool = True,
+        links: Links,
         worker: Worker | None = None,
     ) -> None:
         check_not_negative(lr=lr, eps=eps, weight_decay=weight_decay)
         check_decays(beta1=betas[0], beta2=betas[1])
-        check_steps(warmup=warmup)
-        links = LinkTable(LinkOptions.of(push, pull, warmup=warmup), overrides)
-        links.check_without_correction("OneBitAdam")
-        super().__init__(
-            params,
-            dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay),
-            {"algorithm": "OneBitAdam", "warmup": warmup},
-            links,
-            named_parameters,
-            prefix,
-            timeout,
-            check,
-            worker,
-        )
-        self._warmup = warmup
+        if not links.warmup:
+            raise InvalidArgument("OneBitAdam has to have a warm-up: give links=bandoneon.torch.Links(warmup=steps)")
+        check_steps(warmup=links.warmup)
+        table = link_table(links, push="ef(onebit)", pull="ef(onebit)")
+        table.check_without_correction("OneBitAdam")
+        defaults = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+        super().__init__(params, defaults, {"algorithm": "OneBitAdam", "warmup": links.warmup}, table, links, worker)
+        self._warmup = links.warmup
 
-    @torch.no_grad()
-    def step(self, closure: Closure | None = None) -> Any:
-        loss = evaluate(closure)
-        self._resume_check.before_step(self, lambda: self._links.steps)
-        groups = self._groups()
-        members = self._links.members
-        for member in members:
-            self.state[member.param] = self.state[member.param] or new_moments(member.param)
-        messages = [self._message(member, groups[id(member.param)]) for member in members]
-        results = self._links.exchange(messages, self._timeout)
-        for member, mean, result in zip(members, messages, results):
-            self.state[member.param]["step"] += 1
-            if not result.nonfinite:
-                self._apply(member.param, mean, groups[id(member.param)])
-        return loss
-
-    def _message(self, member, group):
-        """What this worker sends: its gradient, or once v is frozen its momentum."""
-        param, state = member.param, self.state[member.param]
+    def _message(self, part):
+        """The gradient, or once v is frozen the momentum."""
+        param, state = part.param, part.state
+        if not state:
+            state.update(new_moments(param))
         grad = torch.zeros_like(param) if param.grad is None else param.grad
-        grad = self._links.dense(member, grad).clone()
+        grad = self._links.dense(part.member, grad).clone()
         if self._is_warm(state["step"] + 1):
             return grad
-        beta1 = group["betas"][0]
+        beta1 = part.group["betas"][0]
         return grad.mul_(1 - beta1).add_(state["exp_avg"], alpha=beta1)
 
-    def _apply(self, param, mean, group):
-        state = self.state[param]
+    def _apply(self, part, mean):
+        state = part.state
         if self._is_warm(state["step"]):
-            beta1, beta2 = group["betas"]
+            beta1, beta2 = part.group["betas"]
             state["exp_avg"].mul_(beta1).add_(mean, alpha=1 - beta1)
             state["exp_avg_sq"].mul_(beta2).addcmul_(mean, mean, value=1 - beta2)
         else:
             state["exp_avg"] = mean
-        descend(param, state, group, min(state["step"], self._warmup))
+        descend(part.param, state, part.group, min(state["step"], self._warmup))
 
     def _is_warm(self, step):
         return step <= self._warmup

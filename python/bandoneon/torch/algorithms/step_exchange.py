@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -10,37 +12,62 @@ from ...errors import Unimplemented
 from ...session import default_worker
 from ..comm_state import ResumeCheck, fitting_state, saved_by, step_to_resume_at
 from ..ddp_besides import DDPBesides
-from ..hints import SavedState
+from ..hints import Closure, SavedState
 from ..local_memory import LocalMemory
 from ..loss_scale import RefusesGradScaler
-from ..names import Names
-from ..parameters import ParameterSet
-from ..wrapped import refuse_pickling
+from ..names import Names, split_names
+from ..parameters import Member, ParameterSet
+from ..wrapped import evaluate, refuse_pickling
+
+
+@dataclass(eq=False)
+class Part:
+    """One parameter in one step."""
+
+    links: ParameterSet
+    member: Member
+    group: dict[str, Any]  # of hyperparameters
+    state: dict[str, Any]  # the same in all workers, and saved by state_dict()
+    memory: dict[str, torch.Tensor]  # by name; this worker's own
+    left_out: torch.Tensor | None = None  # the part of the message that the codec did not send, if the class asks
+
+    @property
+    def param(self):
+        return self.member.param
+
+    @cached_property
+    def gradient(self):
+        """This worker's own: float32 in the memory of the host, zeros where there is none. Not to be written."""
+        return self.links.dense_on_host(self.member, self.param.grad)
 
 
 class StepExchangeOptimizer(RefusesGradScaler, torch.optim.Optimizer):
-    """Subclasses define step() with _links, and _settings, which a saved state must have been saved under. What
-    differs between workers is in _memory; state is the same in all."""
+    """A base of algorithms whose step() is one exchange. A subclass defines _message() and _apply(), which step() calls
+    for each parameter before and after the exchange. State that differs between workers is in the memories that the
+    subclass names; `state` is the same in all."""
 
-    def __init__(
-        self, params, defaults, settings, links, named_parameters, prefix, timeout, check, worker, memories=(), **how
-    ):
-        """links: a LinkTable. memories: names of what LocalMemory keeps. how: as ParameterSet's."""
+    asks_for_left_out = False  # whether _apply() reads part.left_out
+
+    def __init__(self, params, defaults, settings, table, links, worker, memories=(), **how):
+        """params: as torch.optim takes them, or with names, as split_names() does. settings: "algorithm", and the
+        options on which a saved state depends. table: the LinkTable of `links`. memories: names of float32 arrays, each
+        like its parameter and zeros at first, that are this worker's own. how: as ParameterSet's."""
         self._links = None  # Of the parameters that __init__ of the base adds, all at once below.
+        params, named_parameters = split_names(params)
         super().__init__(params, defaults)
         named = Names(named_parameters).in_forward_order(self.param_groups)
         self._links = ParameterSet(
             worker or default_worker(),
-            links,
-            prefix,
-            replicas_for=settings["algorithm"] if check else None,
+            table,
+            links.prefix,
+            replicas_for=settings["algorithm"] if links.check else None,
             **how,
         )
         self._links.add(named)
         self._links.step_count.follow(self)
         self._settings = settings
         self._memory = LocalMemory(self._links.members, *memories)
-        self._timeout = timeout
+        self._timeout = links.timeout
         self._resume_check = ResumeCheck("; without it, call resume_at() in every worker")
         besides = DDPBesides(type(self).__name__, steps_locally=False)
         self.register_step_pre_hook(lambda own, *_: besides.before_step(m.param for m in own._links.members))
@@ -50,9 +77,39 @@ class StepExchangeOptimizer(RefusesGradScaler, torch.optim.Optimizer):
             raise Unimplemented(f"{type(self).__name__} takes all its parameters when it is constructed")
         super().add_param_group(param_group)
 
-    def _groups(self):
-        """{id(parameter): its group}"""
-        return {id(param): group for group in self.param_groups for param in group["params"]}
+    @torch.no_grad()
+    def step(self, closure: Closure | None = None) -> Any:
+        loss = evaluate(closure)
+        self._resume_check.before_step(self, lambda: self._links.steps)
+        parts = self._parts()
+        tensors = [self._message(part) for part in parts]
+        if self.asks_for_left_out:
+            for part, tensor in zip(parts, tensors):
+                part.left_out = torch.empty_like(tensor)
+        left_out = [part.left_out for part in parts] if self.asks_for_left_out else None
+        results = self._links.exchange(tensors, self._timeout, left_out=left_out)
+        for part, mean, result in zip(parts, tensors, results):
+            part.state["step"] = part.state.get("step", 0) + 1
+            if not result.nonfinite:
+                self._apply(part, mean)
+        return loss
+
+    def _parts(self):
+        groups = {id(param): group for group in self.param_groups for param in group["params"]}
+        return [
+            Part(self._links, member, groups[id(member.param)], self.state[member.param], self._memory.of(i))
+            for i, member in enumerate(self._links.members)
+        ]
+
+    def _message(self, part):
+        """Returns the tensor that this worker sends for a parameter: of its shape, with memory of its own. Changes no
+        state, because a message that is not finite in one worker must move nothing in any."""
+        raise NotImplementedError
+
+    def _apply(self, part, mean):
+        """Takes the step of a parameter by the mean of all workers' messages, which it may overwrite, and updates
+        part.state and part.memory. state["step"] counts this step already."""
+        raise NotImplementedError
 
     def comm_state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs beside state_dict(): what this rank alone keeps, its residuals and steps; of
