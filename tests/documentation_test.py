@@ -63,6 +63,9 @@ SCHEMES = rows("common/transport/transport_factory.cc", r'Row\{"(\w+)", Make\w+'
 COMMANDS = [name for name in rows("cli/main.cc", r'\{\s*"([\w -]+)",\s*\w+Command\}', "Command}")
             if not name.endswith("worker")]  # those are for the benchmarks, not for people
 SETTINGS = re.findall(r'\{\s*"([\w-]+)",\s*"', text_of("common/cluster/settings.cc"))
+# Outer steps and QSR are of LocalSteps: update rules, and when to meet.
+ALGORITHMS = [name for name in re.findall(r'"(\w+)",', enclosed("python/bandoneon/torch/algorithms/__init__.py", "__all__ = [", "]"))
+              if name[0].isupper() and name not in ("Average", "Nesterov", "SlowMo", "SignMomentum", "QSR")]
 FIELDS = re.findall(r"^  [\w:]+ (\w+)(?: = [^;]+)?;", enclosed(
     "common/wire/frame.h", "struct FrameHeader {", "bool operator=="), re.MULTILINE)
 
@@ -79,6 +82,7 @@ KINDS = {
     "A codec": (CODECS, {"compressors/", "compressors/codec.h", "tests/compressors/"}),
     "An update rule": (RULES, {"server/rules/", "server/rules/make_update_rule.cc", "docs/algorithms.md",
                                "python/bandoneon/torch/", "tests/bench/rules_bench.cc"}),
+    "An algorithm in a worker": (ALGORITHMS, {"python/bandoneon/torch/algorithms/", "tests/reference/algorithms.py"}),
     "A transport": (SCHEMES, {"common/transport/", "docs/layers.txt", "worker/host/worker_join.cc",
                               "docs/thread_model.md"}),
     "A command": (COMMANDS, {"cli/", "cli/commands.h"}),
@@ -89,6 +93,7 @@ KINDS = {
 def test_the_kinds_are_what_is_there():
     assert "onebit" in CODECS and "adamw" in RULES and "tcp" in SCHEMES
     assert "bench pushpull" in COMMANDS and "lease-timeout" in SETTINGS and "base_step" in FIELDS
+    assert "Lion" in ALGORITHMS
 
 
 @pytest.mark.parametrize("title", checklists())
@@ -105,6 +110,15 @@ def test_what_there_is_is_found_in_every_place_of_its_checklist(title):
     lacking = [f"{path} lacks {name}" for path in checklists()[title] if path not in unnamed
                for name in names if not names_it(text_of(path), name)]
     assert not lacking, "\n".join(lacking)
+
+
+def test_every_algorithm_has_its_file_and_its_reference():
+    """The reference has other cases of letters, and underscores."""
+    classes = re.findall(r"^class (\w+)\((?:StepExchange|PerParameter|Wrapped)Optimizer\):",
+                         text_of("python/bandoneon/torch/algorithms/"), re.MULTILINE)
+    assert sorted(classes) == sorted(ALGORITHMS)
+    reference = text_of("tests/reference/algorithms.py").replace("_", "").lower()
+    assert not [name for name in ALGORITHMS if name.lower() not in reference]
 
 
 def test_every_rule_has_its_class():

@@ -119,8 +119,8 @@ class DecayMomentumSGD:
 
 
 class AdamW:
-    """Of 1711.05101; with `freeze_after` the second moment stays as it is after that many steps. No step
-    where it is 0, decay aside."""
+    """Of 1711.05101; with `freeze_after`, FrozenAdamW: the second moment stays as it is after that many steps. No
+    step where it is 0, decay aside."""
 
     def __init__(self, lr, b1=0.9, b2=0.999, eps=1e-8, wd=0.0, freeze_after=math.inf):
         self.lr, self.b1, self.b2, self.eps, self.wd = lr, b1, b2, eps, wd

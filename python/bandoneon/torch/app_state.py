@@ -21,8 +21,8 @@ class AppState:
     """Model, optimizer and every rank's comm_state_dict() as one Stateful of
     torch.distributed.checkpoint, in one checkpoint:
 
-        dcp.save({"app": bdn.AppState(model, optimizer)}, checkpoint_id=path)
-        dcp.load({"app": bdn.AppState(model, optimizer)}, checkpoint_id=path)    # in a new job
+        dcp.save({"app": AppState(model, optimizer)}, checkpoint_id=path)
+        dcp.load({"app": AppState(model, optimizer)}, checkpoint_id=path)    # in a new job
 
     Collective. The optimizer takes no step for it, unlike in get_optimizer_state_dict(), and its state
     is saved as one piece. Each rank has buffers of its own; around LocalSteps and CSER, all is its own.
