@@ -7,8 +7,10 @@
 namespace bdn::cli {
 
 // Runs `body` in a child process, the guardian, and returns its result (128 + the signal if it was
-// killed). `body` gets a private temporary directory, which is removed afterwards, and supervises
-// processes by a ProcessGroup. Signals for this process are passed on to the guardian.
+// killed), or 1 if the directory or the guardian could not be made, which standard error says.
+// `body` gets a private temporary directory, which is removed afterwards, and supervises processes
+// by a ProcessGroup. The signals of SupervisedSignals, except SIGCHLD, that come for this process
+// are passed on to the guardian.
 //
 // Each of the two processes cleans up after the other. A guardian whose parent was killed gets
 // SIGUSR2, at which `body` must end everything at once. When the guardian is killed, this process

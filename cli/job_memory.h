@@ -21,8 +21,8 @@ struct JobMemory {
   std::vector<std::pair<std::string, double>> server_purposes;
 };
 
-// Adds up the gauges of the files that servers wrote (setting metrics-file). Internal names a file
-// that cannot be understood.
+// Returns the sums of the gauges of the files that servers wrote (setting metrics-file), divided by
+// `parameters`. Internal names a file that cannot be understood.
 absl::StatusOr<std::vector<std::pair<std::string, double>>> ReadPurposes(
     const std::vector<std::string>& metrics_files, double parameters);
 

@@ -5,8 +5,8 @@
 
 namespace bdn::cli {
 
-// Gathers the facts of this machine. Runs the daemon beside this program for its version, and opens
-// the driver of GPUs.
+// Gathers the facts of this machine. Runs the server beside this program for its version, loads the
+// library with which daemons serve HTTP, and opens the driver of GPUs.
 MachineFacts GatherMachineFacts();
 
 }  // namespace bdn::cli

@@ -40,8 +40,8 @@ enum class CodecId : uint8_t {
 //
 // Inputs are float32, float16 or bfloat16, which are converted inside the loop, and outputs are of
 // the same three types; float64 in and out is for `none` alone. n may be 0. The arithmetic is in
-// float32. No call allocates once its thread has used a codec for an array of this size before
-// (scratch.h).
+// float32, or in float64 where the arrays are. No call allocates once its thread has used a codec
+// for an array of this size before (scratch.h).
 class Codec {
  public:
   virtual ~Codec() = default;

@@ -36,8 +36,8 @@ enum class AfterQuantize {
   kReplace    // c <- decoded
 };
 
-// Writes the codes of c[0, n). scales[0] belongs to the group of element `at`. c is written only
-// where `after` is not kKeep.
+// Writes the codes of c[0, n). scales[0] belongs to the group of element `at`, and `codes` begins
+// with the code of element `at`. c is written only where `after` is not kKeep.
 void QuantizeGroups(const IntegerCoding& coding, const Draw& draw, size_t at, size_t n,
                     const IntegerScale* scales, float* c, AfterQuantize after, void* codes);
 

@@ -11,9 +11,10 @@
 
 namespace bdn {
 
-// Reports a job as its scheduler sees it to exporters, as long as the sources live: its state, its
-// nodes, when each was heard, the calls refused. Both arguments are borrowed and outlive the
-// sources.
+// Reports a job as its scheduler sees it to exporters, as long as the sources live: its state, the
+// number of its nodes, its steps and declarations, the calls refused; and while it runs, how long
+// ago each node was heard, of the 256 nodes not heard for longest. Both arguments are borrowed and
+// outlive the sources.
 std::vector<std::unique_ptr<Registry::Source>> AddJobMetrics(SchedulerService* service,
                                                              Registry* registry);
 

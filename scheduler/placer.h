@@ -27,10 +27,11 @@ class Placer {
   // REQUIRES: `servers` is not empty.
   explicit Placer(const std::vector<NodeInfo>& servers);
 
-  // Returns the owners of `keys`, which follow those placed before in the catalogue. The largest
-  // key is placed first, and each goes to the server with the fewest bytes of its kind; among
-  // servers that are nearly level, to one that does not hold the keys next to it, then to the
-  // lighter, then to that of the lower rank.
+  // Returns the owners of `keys`, which follow those placed before in the catalogue. The keys of
+  // tensors are placed before those of broadcasts, the largest of a kind first. Each goes to the
+  // server with the fewest bytes of its kind; among servers that are nearly level, to that which
+  // holds the fewest of the two keys next to it, then to the lighter, then to that of the lower
+  // rank.
   std::vector<NodeId> Place(std::span<const KeyEntry> keys);
 
   // Removes a key, which `owner` has by Place.

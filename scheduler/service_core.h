@@ -74,12 +74,14 @@ class ServiceCore {
   // Checks whether the call shows the proofs that the job asks of every caller. Logs refusals, one
   // a second.
   absl::Status Authorize(const grpc::ServerContext& context);
-  // Returns the secret of a node that has joined, which a caller in its name shows.
+  // Returns the secret of a node that has joined, which a caller in its name shows. The first call
+  // for a node makes the secret.
   uint64_t SecretOf(NodeId node);
   // Checks whether the caller is a node of this job, and not of one that another scheduler ran
   // here.
   absl::Status CheckCaller(const bandoneon::control::Caller& caller) const;
-  // Takes the nonce of a Join. AlreadyExists where a Join with that number came before.
+  // Takes the nonce of a Join. AlreadyExists where a Join with that number came before;
+  // ResourceExhausted where too many have come.
   absl::Status TakeNonce(uint64_t nonce);
 
   // The completion queue. Null until the service listens.

@@ -26,7 +26,8 @@ class WatchStreams {
   // Tells the streams that something has changed that nodes of this role are told.
   void Step(Role role);
   // Waits until every node was told that the job failed, including the nodes of a job that has
-  // begun whose stream has yet to come. Returns false when `timeout` passed.
+  // begun whose stream has yet to come. Nodes whose stream has ended, and those that have left, are
+  // not waited for. Returns false when `timeout` passed.
   bool AwaitFailureDelivered(absl::Duration timeout);
 
  private:

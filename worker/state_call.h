@@ -38,7 +38,8 @@ struct StateCall {
     // stands there, and with the weights the replica.
     kGet,
     kSet,
-    // Reads or sets the last step that was pushed, at a link. The next push is that step + 1.
+    // Reads or sets the last step that was pushed, at a link. The next push is that step + 1. It
+    // cannot be set back: InvalidArgument.
     kGetStep,
     kSetStep,
     // Reads or sets `counters`, at the servers; kSetCounters sets `step`, too.

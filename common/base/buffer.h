@@ -16,7 +16,8 @@ namespace bdn {
 
 // A reference-counted block of bytes. A copy shares the block; the last copy that is destroyed
 // returns the block to its origin. Thread-safe as a shared_ptr is: distinct copies may be used by
-// distinct threads. Only the holder that made a block writes to it, before the block is shared.
+// distinct threads. A block is written to by its maker before it is shared, or by a holder that no
+// longer shares it (IsUnique).
 class Buffer {
  public:
   Buffer() = default;  // empty: data() is null, size() is 0
@@ -39,7 +40,7 @@ class Buffer {
   // Returns `size` bytes from `offset`, sharing the block. REQUIRES: they are inside.
   Buffer Slice(size_t offset, size_t size) const;
 
-  // Returns whether no other copy exists (an empty buffer has no other copy). After true,
+  // Returns whether no other buffer shares the block; true where there is no block. After true,
   // everything that other holders did with their copies has happened before, and this holder may
   // write.
   bool IsUnique() const;
@@ -69,10 +70,10 @@ class WeakBuffer {
 };
 
 // A pool of blocks of one memory domain, so that the data path neither calls malloc for large
-// blocks nor faults pages. Blocks are recycled by size class; a block is at most an eighth larger
-// than the size asked for. Blocks that were not needed for a while are freed: in each class, those
-// that lay idle while four times as many blocks were taken as the pool has. Thread-safe. Buffers
-// may outlive the pool: the last of them releases the domain.
+// blocks nor faults pages. Blocks are recycled by size class; a block has 256 bytes, or is at most
+// an eighth larger than the size asked for. Blocks that were not needed for a while are freed: in
+// each class, those that lay idle while 256 blocks were taken, and four more for each block that
+// the pool has. Thread-safe. Buffers may outlive the pool: the last of them releases the domain.
 class BufferPool {
  public:
   struct Stats {

@@ -9,8 +9,8 @@
 namespace bdn {
 
 // Returns the CRC-32C (Castagnoli, reflected, as in iSCSI) of the bytes: Crc32c("123456789") ==
-// 0xE3069283. Uses the fastest method that the processor has: carry-less products of 512 bits, or
-// its CRC instruction on three streams at a time.
+// 0xE3069283. Uses the fastest method that the processor has: carry-less products of 512 bits, its
+// CRC instruction on three streams at a time, or else a table.
 uint32_t Crc32c(ByteSpan bytes);
 
 // The methods of computing the CRC. All give the same values.

@@ -17,9 +17,10 @@ enum class DrawPurpose : uint32_t {
   kShared = 4
 };
 
-// A counter-based generator, from which all randomness of the system comes. The same identity draws
-// the same numbers on every machine, so a retry or a restart repeats itself, and codecs that share
-// a choice between nodes need not send it. A value type; thread-safe.
+// A counter-based generator, from which codecs draw all their random numbers. The same identity
+// draws the same numbers on every machine, so a retry or a restart repeats itself, and codecs that
+// share a choice between nodes need not send it. Not for secrets, which the kernel's generator
+// makes (secret.h). A value type; thread-safe.
 //
 // Pinned algorithm: a 64-bit chain hash of the identity gives two 32-bit keys; word j is
 //   x = j * 0x9E3779B9 + k0;  x ^= x >> 16;  x *= 0x21F0AAAD;  x ^= x >> 15;  x += k1;

@@ -43,7 +43,8 @@ const Endpoint* NetworkEndpoint(const std::vector<Endpoint>& endpoints);
 std::string NetworkUrl(const std::vector<Endpoint>& endpoints);
 // Returns the schemes, for errors: "shm, tcp"; "nothing" where there are none.
 std::string SchemesOf(const std::vector<Endpoint>& endpoints);
-// Replaces the address of the first endpoint of a network; the address to which it is bound stays.
+// Replaces scheme and address of the first endpoint of a network; the address to which it is bound
+// stays.
 void Advertise(std::string_view url, std::vector<Endpoint>* endpoints);
 
 }  // namespace bdn

@@ -90,7 +90,8 @@ struct NodeProgress {
 };
 
 // A node's connection to the scheduler. Thread-safe. Every wait ends: by its answer, by `timeout`,
-// by the failure of the job, or by Close; the error names the nodes that were missing.
+// by the failure of the job, or by Close; the error names the nodes that were missing. The
+// scheduler says that a timeout is over; a node waits at most 5 s longer for that answer.
 class ControlPlane {
  public:
   // The callbacks for events. They run on a thread of the control plane, one at a time, never

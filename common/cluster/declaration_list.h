@@ -57,7 +57,8 @@ struct DeclarationAnswer {
 
 // Sends `tensors` by as many calls as it takes, and returns the answer to the last.
 // `begins_with_list` is for the worker of rank 0, whose list is wanted anyway. Returns
-// InvalidArgument as CheckDeclarations, before any call.
+// InvalidArgument as CheckDeclarations, before any call; Internal where an answer wants a position
+// that the list lacks or that an earlier call began with; or the error of a call.
 absl::StatusOr<DeclarationAnswer> SendDeclaration(
     std::span<const TensorDeclaration> tensors, bool begins_with_list,
     const std::function<absl::StatusOr<DeclarationAnswer>(DeclarationPart)>& call);

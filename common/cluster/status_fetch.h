@@ -14,7 +14,7 @@ namespace bdn {
 // scheduler speaks, 0 where it does not say; and "own_control_version", the version of this
 // process. Nodes join only where they are the same. InvalidArgument for a malformed address;
 // PermissionDenied for a wrong token; Unavailable or DeadlineExceeded where no scheduler answers in
-// time.
+// time; Internal where its answer is not understood.
 absl::StatusOr<std::string> FetchStatusJson(const std::string& address,
                                             const Credentials& credentials, absl::Duration timeout);
 

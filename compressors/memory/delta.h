@@ -11,8 +11,9 @@
 //   sender:     send Q(w - r);   r <- r + decode(Q(w - r))
 //   receiver:                    r <- r + decode(payload)
 //
-// Both ends hold the same replica r, bit for bit. The codec's error stays in w - r and is sent
-// again in the next step, so no residual is kept.
+// Both ends hold the same replica r, bit for bit. A difference w - r that overflows becomes the
+// largest finite float32 of its sign. The codec's error stays in w - r and is sent again in the
+// next step, so no residual is kept.
 
 namespace bdn {
 

@@ -23,8 +23,8 @@ namespace bdn {
 
 // The handshakes of new connections over shared memory. No memory of a peer is mapped before the
 // peer is authenticated and admitted. Not thread-safe: used by the poller's thread alone, which
-// brings frames besides. So few connections are accepted in one of its turns, and after some that
-// came to nothing none for a while.
+// brings frames besides. Therefore at most 16 connections are accepted in one of its turns, and for
+// 50 ms none after 16 that came to nothing, or where the process has no descriptor for one.
 class ShmListener {
  public:
   // A connection that was admitted. `key` is the CURVE key that the peer has shown; none where

@@ -35,10 +35,12 @@ struct ShmOptions {
 };
 
 // A transport by shared memory between the processes of one user on one machine, at "shm://name".
-// Frames are read in the memory in which their sender wrote them (Frame::is_lent): a payload of the
-// memory that the transport lends is never copied, another one once for all peers. One thread
-// polls, by blocking. A peer that dies, stops, or writes whatever it likes costs its own connection
-// alone. Thread-safe.
+// Frames are read in memory of their sender (Frame::is_lent). A payload that lies in this memory
+// already, aligned to 8 bytes, is not copied. Another one is copied into it, once for all peers, or
+// at each Send if it has less than 4096 bytes. memory() lends this memory from the first connection
+// on, and blocks of the heap before that and where no more memory can be shared. One thread polls,
+// by blocking. A peer that dies, stops, or writes whatever it likes costs its own connection alone.
+// Thread-safe.
 //
 // SendDone says that a frame was handed over; its payload is shared until the peer has read it.
 // Connections come back by themselves; frames not yet read by then are lost.
@@ -50,7 +52,8 @@ class ShmTransport : public Transport {
 
   // Connects as Connect does if a process of this user listens there now; else returns why not.
   virtual absl::StatusOr<ConnectionId> ConnectNow(const Peer& peer) = 0;
-  // Returns whether frames could ever go by a connection, also by one that is gone.
+  // Returns whether frames could ever go by a connection that Connect or ConnectNow made, also by
+  // one that is gone. False for a listener's connection.
   virtual bool WasUp(ConnectionId connection) const = 0;
   // Returns the bytes of payloads of other memory that were copied so far.
   virtual size_t bytes_copied() const = 0;

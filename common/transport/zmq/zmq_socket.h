@@ -29,7 +29,9 @@ struct PeerSecurity {
 };
 
 // Open a socket that is to listen at `address`, or to connect to it. The caller binds or connects
-// the socket, and closes it.
+// the socket, and closes it. ResourceExhausted: the context has no more sockets. Unimplemented:
+// libzmq cannot listen with this security. InvalidArgument: a connector lacks the listener's key or
+// the secret.
 absl::StatusOr<void*> OpenListener(void* context, const ZmqOptions& options,
                                    const ZmqAddress& address, LinkSecurity security,
                                    const KeyPair& keys);
