@@ -102,8 +102,8 @@ void AccumulateKernel(ConstView g, const FeedbackOptions& options, const float* 
   });
 }
 
-// Does the arithmetic of AccumulateUndo. The result is exact only to rounding, so nothing is
-// clamped.
+// Does the arithmetic of AccumulateUndo. Only the results are clamped: an intermediate value that
+// overflows ends in an infinity of its sign, never in a NaN.
 template <typename From, bool kMomentum>
 void AccumulateUndoLoop(const void* HWY_RESTRICT g, size_t n, const FeedbackOptions& given,
                         const float* HWY_RESTRICT decoded, float* HWY_RESTRICT residual,
@@ -115,9 +115,9 @@ void AccumulateUndoLoop(const void* HWY_RESTRICT g, size_t n, const FeedbackOpti
     if constexpr (kMomentum) {
       const float m = momentum[i];
       e = e - (options.momentum * m);
-      momentum[i] = (m - ag) / options.momentum;
+      momentum[i] = ClampToFinite((m - ag) / options.momentum);
     }
-    residual[i] = e / options.decay;
+    residual[i] = ClampToFinite(e / options.decay);
   }
 }
 

@@ -34,9 +34,9 @@ void AccumulateInPlace(ConstView g, const FeedbackOptions& options, float* resid
 // Takes AccumulateInPlace and the subtraction of the decoded values back, to rounding.
 //
 //   ag = a * g[i]
-//   residual <- (((residual + decoded) - ag) - mu * momentum) / rho
-//   residual <- ((residual + decoded) - ag) / rho                    without momentum (null)
-//   momentum <- (momentum - ag) / mu
+//   residual <- clamp((((residual + decoded) - ag) - mu * momentum) / rho)
+//   residual <- clamp(((residual + decoded) - ag) / rho)              without momentum (null)
+//   momentum <- clamp((momentum - ag) / mu)
 void AccumulateUndo(ConstView g, const FeedbackOptions& options, const float* decoded,
                     float* residual, float* momentum);
 // Sets to[i] = clamp(w[i] - r[i]), or NaN where w[i] is not finite.

@@ -32,8 +32,8 @@ struct Feedback {
 // Returns rho, the factor of the residual. `decay` is the option of error feedback. With the
 // correction the residual, which was left when the learning rate was `previous_rate`, is also
 // brought to the units of `rate` (for a rate that is applied after the pull: 1905.10936, the form
-// with a changing learning rate). At the first step, and wherever a rate is 0, there is no
-// correction.
+// with a changing learning rate). At the first step, and wherever a rate is not above 0, there is
+// no correction. A result that overflows becomes the largest finite float32.
 float FeedbackDecay(float decay, bool learning_rate_correction, float previous_rate, float rate);
 
 // Returns the rho for Undo, which divides the rest of e by it. Without error feedback, where a link
@@ -43,8 +43,8 @@ float UndoDecay(float decay);
 
 // Takes a step back whose payload was encoded but never counted: given the e that EncodeFeedback
 // left and d = decode(payload), restores e <- (e + d - a * g - mu * m) / rho and
-// m <- (m - a * g) / mu, to rounding. `decoded` is float32[n]. REQUIRES: `step` is as it was for
-// EncodeFeedback, but for its decay, which is UndoDecay of that.
+// m <- (m - a * g) / mu, to rounding, clamped as above. `decoded` is float32[n]. REQUIRES: `step`
+// is as it was for EncodeFeedback, but for its decay, which is UndoDecay of that.
 void Undo(const Feedback& step, const float* decoded);
 
 // Keeps a payload that never counted where g is no longer at hand: adds the sent values to the

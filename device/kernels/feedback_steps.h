@@ -34,9 +34,9 @@ struct UndoStep {
       if (source.momentum != nullptr) {
         const float m = source.momentum[i];
         e = e - (source.momentum_factor * m);
-        source.momentum[i] = (m - input) / source.momentum_factor;
+        source.momentum[i] = ClampToFinite((m - input) / source.momentum_factor);
       }
-      source.memory[i] = e / source.decay;
+      source.memory[i] = ClampToFinite(e / source.decay);
     }
   }
 };

@@ -94,6 +94,21 @@ TEST_P(ErrorFeedback, UndoRestoresResidualAndMomentum) {
   }
 }
 
+TEST_P(ErrorFeedback, UndoOfAClampedStepLeavesFiniteValues) {
+  // The sum of gradient and momentum was clamped, so its parts are larger than the sum, and taking
+  // them away again overflows.
+  constexpr float kLargest = std::numeric_limits<float>::max();
+  Link link(GetParam(), {.momentum = 0.9f});
+  const TypedArray g = TypedArray::Of(DType::kFloat32, std::vector<float>(kN, -kLargest));
+  link.residual_.assign(kN, kLargest);
+  link.momentum_.assign(kN, kLargest);
+  link.Undo(g.view(), std::vector<float>(kN, kLargest));
+  for (size_t i = 0; i < kN; ++i) {
+    ASSERT_EQ(link.residual_[i], kLargest) << i;
+    ASSERT_EQ(link.momentum_[i], kLargest) << i;
+  }
+}
+
 TEST_P(ErrorFeedback, UndoOfMomentumAloneLeavesNoResidual) {
   Link link(GetParam(), {.scale = 0.5f, .decay = 0.0f, .momentum = 0.9f});
   link.Send(Gradient(1).view());
