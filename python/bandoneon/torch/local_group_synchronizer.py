@@ -9,8 +9,13 @@ from .. import _native
 from ..errors import DeadlineExceeded, FailedPrecondition
 from ..worker import Push, Result
 from . import backward_pass
-from .synchronizer import AS_IT_IS_THEN, Synchronizer
+from .gradient_hooks import AS_IT_IS_THEN
+from .outbox import trust_version
+from .round_states import SLOT_EVENTS
+from .synchronizer import Synchronizer
 from .tensors import host_zeros
+
+_IS_PUSHED = SLOT_EVENTS["it_is_pushed"]
 
 # Parameters of this many bytes are scattered and gathered by one call.
 _BUCKET_BYTES = 4 << 20
@@ -191,9 +196,9 @@ class LocalGroupSynchronizer(Synchronizer):
         self._buckets.append(bucket)
         self._bucket_of.update(dict.fromkeys(slots, bucket))
 
-    def _begin_round(self, weight=None):
+    def _prepare_round(self):
         self._check()
-        super()._begin_round(weight)
+        return super()._prepare_round()
 
     def _check(self):
         if self._failure is not None:
@@ -202,13 +207,9 @@ class LocalGroupSynchronizer(Synchronizer):
                 f"at different places; go on from a checkpoint ({self._failure})"
             )
 
-    def _finish_pass(self):
+    def _await_means(self):
         """In steps, each of which all optimizers that have part in the pass take before the next: another
         worker may wait for theirs in another order."""
-        if self._is_local:
-            super()._finish_pass()
-            return
-        self._send_rest()
         backward_pass.at_end_of_pass(self._finish_pushes)
 
     def _finish_pushes(self):
@@ -220,7 +221,7 @@ class LocalGroupSynchronizer(Synchronizer):
         backward_pass.at_end_of_pass(self._end_round)
 
     @torch.no_grad()
-    def _push(self, slot, grad, flags=0):
+    def _push(self, slot, grad=AS_IT_IS_THEN, flags=0):
         """Into its bucket. All that can go on goes on, but for a bucket that this completes: until the next gradient
         comes, hooks may change this one."""
         if self._batch.is_full:
@@ -229,9 +230,10 @@ class LocalGroupSynchronizer(Synchronizer):
         while ready < self._num_scattered and self._buckets[ready].work.is_completed():
             ready += 1
         self._push_sums(ready)
+        slot.state = _IS_PUSHED[slot.state]
+        slot.leaves_at_once = False
         slot.grad = grad
         slot.flags = flags
-        slot.sent = True
         bucket = self._bucket_of[slot]
         bucket.missing -= 1
         self._batch.is_full |= bucket.missing == 0
@@ -243,11 +245,11 @@ class LocalGroupSynchronizer(Synchronizer):
         while self._num_scattered < len(buckets) and buckets[self._num_scattered].missing == 0:
             bucket = buckets[self._num_scattered]
             for slot in bucket.slots:
-                self._take_gradient(slot)
-                self._trust_version(slot)
+                self._outbox.take_gradient(slot, self._round)
+                trust_version(slot)
                 slot.memory = slot.grad
             with self._noting_failure():
-                bucket.scatter(self._weight, self._scale, self._parameters.step_count.ended)
+                bucket.scatter(self._round.weight, self._round.scale, self._parameters.step_count.ended)
             self._num_scattered += 1
 
     @torch.no_grad()
@@ -256,7 +258,7 @@ class LocalGroupSynchronizer(Synchronizer):
         for bucket in self._buckets[self._num_pushed : end]:
             with self._noting_failure():
                 self._group.wait(bucket.work)
-                pushes = bucket.add_up(self._rates, self._parameters.step_count.program_steps)
+                pushes = bucket.add_up(self._round.rates, self._parameters.step_count.program_steps)
                 bucket.tickets, refused = self._worker.push_all(pushes)
                 if refused is not None:
                     raise refused
@@ -283,7 +285,7 @@ class LocalGroupSynchronizer(Synchronizer):
         if is_wanted:
             self._note_changes(self._slots)
         for bucket in self._buckets:
-            there = bucket.deliver(self._scale) if is_wanted else []
+            there = bucket.deliver(self._round.scale) if is_wanted else []
             for slot, is_there in zip(bucket.slots, there):
                 self._finish(slot, Result(0, not is_there, False))
             bucket.clear()

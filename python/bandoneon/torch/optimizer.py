@@ -16,6 +16,7 @@ from .attendance import Attendance
 from .broadcast import check_replicas
 from .comm_state import ResumeCheck, fitting_state, saved_by, step_to_resume_at
 from .ddp_besides import DDPBesides
+from .deferring_synchronizer import DeferringSynchronizer
 from .foreign_words import check_optimizer
 from .forward_overlap import (
     DeferredStep,
@@ -121,7 +122,8 @@ def DistributedOptimizer(
     _check_momentum(optimizer.param_groups, names, table)
     how = dict(replicas_for="DistributedOptimizer" if links.check else None)
     if local_group is None:
-        make_parameters, make_synchronizer = ParameterSet, Synchronizer
+        make_parameters = ParameterSet
+        make_synchronizer = DeferringSynchronizer if overlap == "forward" else Synchronizer
     else:
         make_parameters, make_synchronizer = SlicedParameterSet, LocalGroupSynchronizer
         how["group"] = LocalGroup(local_group, worker, links.prefix, links.timeout)

@@ -1,0 +1,111 @@
+"""What a program is told of its rounds: warnings, each once, and errors."""
+
+import warnings
+
+from ..errors import BandoneonError, FailedPrecondition
+
+
+class Notices:
+    """The warnings of one synchronizer, of which each comes once."""
+
+    def __init__(self):
+        self._given = set()
+
+    def _warn(self, kind, text):
+        if kind not in self._given:
+            self._given.add(kind)
+            warnings.warn(text, RuntimeWarning, stacklevel=3)
+
+    def settled_early(self, why):
+        self._warn(
+            "settled early",
+            f"overlap='forward' awaits gradients in the next forward pass, but {why}, so all were awaited "
+            "there and then: such a step takes as long as with overlap='backward'",
+        )
+
+    def gradient_taken(self, slot):
+        self._warn(
+            "gradient taken",
+            f"a hook has set the gradient of {slot.member.name!r} to None during backward(), so this worker has none "
+            "to exchange and counts as one without it. If that hook takes steps, or keeps gradients elsewhere, they "
+            "are this worker's own and the replicas will differ: do both after backward() instead",
+        )
+
+    def local_part(self):
+        self._warn(
+            "local part",
+            "step() comes after a backward pass under no_sync() that none outside of it followed, so it steps by what is "
+            "this worker's own in the gradients, as under DDP, and the replicas come apart: leave no_sync() before the "
+            "last backward() of each step",
+        )
+
+    def nonfinite(self, slot, size):
+        self._warn(
+            "nonfinite",
+            f"the mean of the gradients of {slot.member.name!r} is NaN in all workers: either one of theirs was not "
+            f"finite, or the sum of {size} workers overflowed though each was; average='before' of "
+            "DistributedOptimizer keeps the sum from that",
+        )
+
+
+def _first_of(slots):
+    name = slots[0].member.name
+    return name, f" and {len(slots) - 1} others" if len(slots) > 1 else ""
+
+
+def changed_in_flight(slots):
+    name, others = _first_of(slots)
+    return FailedPrecondition(
+        f"the gradient of {name!r}{others} was changed, or replaced, during backward() after it had been accumulated "
+        "and was on its way to the other workers, so the mean lacks that change. Change it in a hook of the "
+        "parameter (register_post_accumulate_grad_hook), which runs before it leaves, or construct "
+        "DistributedOptimizer(..., overlap=False), which sends gradients when the pass is over",
+        tensor=name,
+    )
+
+
+def frozen_here_alone(slots):
+    name, others = _first_of(slots)
+    return FailedPrecondition(
+        f"{name!r}{others} requires no gradient in this worker, and another worker has one of it: that worker would step "
+        "it and this one would not. Freeze and thaw parameters (requires_grad) in all workers alike",
+        tensor=name,
+    )
+
+
+def second_gradient(slot):
+    return FailedPrecondition(
+        f"{slot.member.name!r} got a second gradient in one backward pass after its first was "
+        "on its way, as it never did before (reentrant checkpointing that comes and goes); "
+        "construct DistributedOptimizer(..., overlap=False)",
+        tensor=slot.member.name,
+    )
+
+
+def added_to_nobodys_mean(slot):
+    return FailedPrecondition(
+        f"a backward pass broke off when the gradient of {slot.member.name!r} was on its way, and this "
+        "pass adds to it, where a mean lies by now that is nobody's; call optimizer.zero_grad() after a "
+        "backward() that has failed",
+        tensor=slot.member.name,
+    )
+
+
+def unscaled_by_now(passes, of_passes):
+    return FailedPrecondition(
+        f"step() came after {passes} of {of_passes} backward passes, and "
+        "their gradients may be unscaled by now; call synchronize() before unscale_() and step()"
+    )
+
+
+def after_given_up_step(error, given_up_at, steps_taken):
+    """The error, or where none of this worker's steps has ended since a pass of it broke off, one that says so:
+    the others may have taken that step."""
+    if given_up_at != steps_taken or not isinstance(error, BandoneonError):
+        return error
+    facts = {fact: getattr(error, fact) for fact in ("code", "tensor", "step", "stage", "waiting_for")}
+    return type(error)(
+        f"{error}. In this worker backward() of step {given_up_at + 1} has failed, and the step was left out: "
+        "after an error of backward() all workers leave the same step out, or the job goes on from a checkpoint",
+        **facts,
+    )
