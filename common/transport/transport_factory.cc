@@ -46,7 +46,9 @@ absl::StatusOr<TransportPtr> MakeZmq(TransportPtr*, const TransportOptions& opti
 }
 
 absl::StatusOr<TransportPtr> MakeShm(TransportPtr* network, const TransportOptions& options) {
-  const bool is_open = options.security == LinkSecurity::kOpen;
+  // A network whose transports have no keys is open itself, and a listener beside it that asked for
+  // keys would let in nobody.
+  const bool is_open = options.security == LinkSecurity::kOpen || (*network)->public_key().empty();
   BDN_ASSIGN_OR_RETURN(
       std::unique_ptr<ShmTransport> host,
       ShmTransport::Make({.security = is_open ? LinkSecurity::kOpen : LinkSecurity::kAuthenticated,

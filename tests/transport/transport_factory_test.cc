@@ -1,5 +1,6 @@
 #include "common/transport/transport_factory.h"
 
+#include "common/transport/loopback.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/transport/transport_fixture.h"
@@ -88,6 +89,32 @@ TEST(TransportFactory, TakesMoreRowsBehindThoseOfTheTable) {
   EXPECT_EQ(num_around, 1);
   const auto status = MakeTransport("owl", {.clock = &clock}, more).status();
   EXPECT_THAT(std::string(status.message()), HasSubstr("tcp://, ipc://, pigeon://"));
+}
+
+TEST(TransportFactory, MeetsOverSharedMemoryBesideANetworkWhoseTransportsHaveNoKeys) {
+  const SteadyClock clock;
+  static LoopbackNetwork* network;
+  LoopbackNetwork here;
+  network = &here;
+  const TransportRow more[] = {
+      {"loopback", [](TransportPtr*, const TransportOptions&) -> absl::StatusOr<TransportPtr> {
+         return network->MakeTransport();
+       }}};
+  const TransportOptions options{.clock = &clock, .use_shared_memory = Use::kWherePossible};
+  Inbox inbox;
+  Completions sent;
+  const auto server = *MakeTransport("loopback", options, more);
+  const auto client = *MakeTransport("loopback", options, more);
+  server->Start(inbox.Handler());
+  client->Start([](ConnectionId, Frame) {});
+  const Peer peer{.endpoints = *server->Listen("loopback://here"), .secret = "of the job"};
+  server->Admit({{client->public_key()}, "of the job"});
+  client->Send(*client->Connect(peer), FrameOf(1, 1000), sent.Expect());
+  EXPECT_TRUE(inbox.WaitFor(1).at(0).frame.is_of_host);
+  for (Transport* each : {client.get(), server.get()}) {
+    each->Close();
+    each->Join();
+  }
 }
 
 TEST(TransportFactory, NamesTheSchemesThatThereAre) {
