@@ -360,7 +360,7 @@ void Write(const QualityGroup& group, wire::QualityGroup* message) {
   message->set_encodings(figures.encodings);
   message->set_nonfinite(figures.nonfinite);
   // The names are constants, so the pointer tells which one it is.
-  const auto* const guard = std::find(kGuardStates.begin(), kGuardStates.end(), figures.guard);
+  const auto guard = std::find(kGuardStates.begin(), kGuardStates.end(), figures.guard);
   message->set_guard(static_cast<uint32_t>(guard - kGuardStates.begin()));
   message->set_is_measured(figures.is_measured);
   if (!figures.is_measured) return;

@@ -35,7 +35,7 @@ void QualityFigures::Join(const QualityFigures& other) {
   encodings += other.encodings;
   nonfinite += other.nonfinite;
   // A group shows the gravest action of its links: "fallen back" outranks "warned".
-  if (*guard == '\0' || std::string_view(other.guard) == kGuardStates.back()) guard = other.guard;
+  if (guard.empty() || other.guard == kGuardStates.back()) guard = other.guard;
   if (!other.is_measured) return;
   if (!std::exchange(is_measured, true)) {
     worst = other.worst;
@@ -56,7 +56,7 @@ std::string ToJson(const QualityFigures& figures) {
     json["decoded_cosine"] = NumberOrNull(figures.worst.cosine);
     json["owed_steps"] = NumberOrNull(figures.worst.owed_steps);
   }
-  if (*figures.guard != '\0') json["guard"] = figures.guard;
+  if (!figures.guard.empty()) json["guard"] = figures.guard;
   return json.dump();
 }
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace bdn {
@@ -19,7 +20,7 @@ struct QualitySample {
 
 // The actions that the guard of a link may have taken, for people to read; on the wire by their
 // index here.
-inline constexpr std::array<const char*, 3> kGuardStates = {"", "warned", "fallen back"};
+inline constexpr std::array<std::string_view, 3> kGuardStates = {"", "warned", "fallen back"};
 
 // The worst of several links: the largest ratio and owed_steps, and the smallest cosine; NaN counts
 // as worst. Encodings add up.
@@ -28,7 +29,7 @@ struct QualityFigures {
   uint64_t nonfinite = 0;
   bool is_measured = false;
   QualitySample worst;
-  const char* guard = kGuardStates[0];  // one of kGuardStates
+  std::string_view guard = kGuardStates[0];  // one of kGuardStates
 
   double nonfinite_share() const;
   void Join(const QualityFigures& other);

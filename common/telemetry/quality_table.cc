@@ -68,7 +68,7 @@ void QualityTable::Link::Note(const QualitySample& sample) {
   last_ = sample;
 }
 
-void QualityTable::Link::NoteGuard(const char* what) {
+void QualityTable::Link::NoteGuard(std::string_view what) {
   MutexLock lock(&mu_);
   guard_ = what;
 }
@@ -156,8 +156,8 @@ std::vector<std::unique_ptr<Registry::Source>> AddQuality(const QualityTable* ta
   sources.push_back(registry->AddFamily(&kGuarded, [table] {
     double warned = 0, fallen_back = 0;
     for (const QualityTable::Named& tensor : table->Tensors()) {
-      warned += std::string_view(tensor.figures.guard) == kWarned ? 1 : 0;
-      fallen_back += std::string_view(tensor.figures.guard) == kFallenBack ? 1 : 0;
+      warned += tensor.figures.guard == kWarned ? 1 : 0;
+      fallen_back += tensor.figures.guard == kFallenBack ? 1 : 0;
     }
     std::vector<Series> all;
     if (warned > 0) all.push_back({std::string(kWarned), warned});

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/base/mutex.h"
@@ -27,7 +28,7 @@ class QualityTable {
     void CountEncoding(bool is_finite);
     void Note(const QualitySample& sample);
     // Notes what the guard has done about the link: one of kGuardStates.
-    void NoteGuard(const char* what);
+    void NoteGuard(std::string_view what);
 
    private:
     friend class QualityTable;
@@ -38,7 +39,7 @@ class QualityTable {
     uint64_t nonfinite_ ABSL_GUARDED_BY(mu_) = 0;
     bool is_measured_ ABSL_GUARDED_BY(mu_) = false;
     QualitySample last_ ABSL_GUARDED_BY(mu_);
-    const char* guard_ ABSL_GUARDED_BY(mu_) = kGuardStates[0];
+    std::string_view guard_ ABSL_GUARDED_BY(mu_) = kGuardStates[0];
   };
 
   QualityTable() = default;

@@ -54,7 +54,9 @@ TEST(CudaDevice, SaysThatTheDriverIsTooOldAndWhatItTakes) {
   EXPECT_EQ((*device)->kernels(), too_old);
   // Copies need no kernels.
   EXPECT_EQ((*device)->LaunchKernel({}, device_kernels::KernelId{}, 1, nullptr), too_old);
-  EXPECT_TRUE((*device)->MakeStream().ok());
+  const absl::StatusOr<DeviceStream> stream = (*device)->MakeStream();
+  ASSERT_TRUE(stream.ok()) << stream.status();
+  (*device)->FreeStream(*stream);
 }
 
 TEST(CudaDevice, TakesTheTextOfKernelsWhereTheDriverIsOlderThanTheToolkit) {

@@ -88,11 +88,11 @@ struct GuardRig {
     for (Step step = 1; step <= last; ++step) {
       if (!monitor.IsDue(step)) continue;
       monitor.Note(step, quality_of(step), "w");
-      if (*said() != '\0') return step;
+      if (!said().empty()) return step;
     }
     return 0;
   }
-  const char* said() const { return watch.table.Groups()[0].figures.guard; }
+  std::string_view said() const { return watch.table.Groups()[0].figures.guard; }
 
   QualityWatch watch;
   LinkMonitor monitor;
@@ -106,9 +106,9 @@ TEST(LinkMonitorGuard, ActsOnceALinkLeavesOutMoreThanItIsGivenAgainAndAgain) {
   // All steps from the first that is over: eight in a row.
   EXPECT_EQ(rig.RunUntilActed(1000, [](Step step) { return Leaves(1.5, Growth(step)); }), 8u);
   EXPECT_TRUE(rig.monitor.WantsUncompressed());
-  EXPECT_STREQ(rig.said(), "warned");
+  EXPECT_EQ(rig.said(), "warned");
   rig.monitor.NoteUncompressed();
-  EXPECT_STREQ(rig.said(), "fallen back");
+  EXPECT_EQ(rig.said(), "fallen back");
 }
 
 TEST(LinkMonitorGuard, OnlySaysSoWhereItIsToWarn) {

@@ -89,7 +89,7 @@ TEST_F(UncompressedRoundTest, TheServersOwnGuardDecidesItForItsReplies) {
     ASSERT_LT(step, 100u) << "it never noticed";
   } while (!ToldUncompressed(0));
   EXPECT_GE(step, static_cast<Step>(LinkMonitor::kLeastOver));
-  EXPECT_STREQ(watch_.table.Tensors()[0].figures.guard, "fallen back");
+  EXPECT_EQ(watch_.table.Tensors()[0].figures.guard, "fallen back");
   Push(0, step + 1, values);
   options_.pull = "none";
   (void)Result(0);  // What was owed, in full.
@@ -104,7 +104,7 @@ TEST_F(UncompressedRoundTest, AGuardThatWarnsChangesNothing) {
     Push(0, step, Floats(64, 1.0f));
     EXPECT_FALSE(ToldUncompressed(0));
   }
-  EXPECT_STREQ(watch_.table.Tensors()[0].figures.guard, "warned");
+  EXPECT_EQ(watch_.table.Tensors()[0].figures.guard, "warned");
 }
 
 }  // namespace
