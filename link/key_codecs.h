@@ -79,8 +79,8 @@ struct KeyCodecs {
   }
 
   // Sends the key uncompressed both ways from `first_step` on, for good. Of several calls the one
-  // with the earliest step counts. Signs of weights stay signs, which lose nothing. No-op where no link of
-  // the key has ef(...) or delta(...).
+  // with the earliest step counts. Signs of weights stay signs, which lose nothing. No-op where no
+  // link of the key has ef(...) or delta(...).
   void GoUncompressed(uint64_t first_step) const;
   bool IsUncompressed(uint64_t step) const {
     return uncompressed != nullptr &&

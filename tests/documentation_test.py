@@ -241,6 +241,21 @@ def test_the_glossary_is_sorted_and_says_each_word_once():
     assert words == sorted(set(words)) and len(words) > 30
 
 
+def long_lines(text: str) -> list[int]:
+    return [number for number, line in enumerate(text.split("\n"), 1) if len(line) > 100]
+
+
+def test_no_line_of_cpp_is_longer_than_100_characters():
+    tops = ("common", "kernels", "compressors", "device", "link", "scheduler", "server", "worker", "cli", "examples", "tests")
+    files = [file for top in tops for file in sorted((ROOT / top).rglob("*")) if file.suffix in (".h", ".cc", ".cu", ".c")]
+    found = [f"{file.relative_to(ROOT)}:{line}" for file in files for line in long_lines(file.read_text(encoding="utf-8"))]
+    assert len(files) > 500 and not found, f"break these lines: scripts/fmt breaks comments, not strings: {found}"
+
+
+def test_a_line_that_is_too_long_is_found():
+    assert long_lines("x" * 100 + "\n" + "y" * 101) == [2]
+
+
 def test_nobody_speaks_a_private_language():
     found = []
     for top in ("common", "kernels", "compressors", "device", "link", "proto", "scheduler", "server", "worker", "cli",

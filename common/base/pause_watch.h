@@ -13,9 +13,9 @@ class PauseWatch {
   // The owner must call OnAwake at least once in each `interval`.
   explicit PauseWatch(absl::Duration interval) : interval_(interval) {}
 
-  // Returns how long the process was held up before `now`: zero where the last call is at most twice
-  // the interval ago, and otherwise all of the time since that call, as it is not known how much of
-  // it the process ran.
+  // Returns how long the process was held up before `now`: zero where the last call is at most
+  // twice the interval ago, and otherwise all of the time since that call, as it is not known how
+  // much of it the process ran.
   absl::Duration OnAwake(absl::Time now) {
     const absl::Duration gap = now - last_;
     const bool is_first = last_ == absl::InfinitePast();

@@ -98,8 +98,8 @@ bool HasRdmaDevice() { return false; }
 
 absl::StatusOr<TransportPtr> MakeFabric(TransportPtr*, const TransportOptions&) {
   return Unimplemented(
-      "this was built without libfabric's headers (BANDONEON_FABRIC): build it where libfabric-dev is "
-      "installed");
+      "this was built without libfabric's headers (BANDONEON_FABRIC): build it where libfabric-dev "
+      "is installed");
 }
 #endif
 

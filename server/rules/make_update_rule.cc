@@ -1,7 +1,6 @@
-#include "server/update_rule.h"
-
 #include "server/rules/gradient_rules.h"
 #include "server/rules/outer_rules.h"
+#include "server/update_rule.h"
 
 namespace bdn {
 

@@ -1,6 +1,6 @@
 // Bytes a second and round trips of the transport over a fabric, next to a bare loop over the same
-// libfabric calls (writes with immediate data of the same payloads, as many at once; messages there and
-// back) and to ZeroMQ over TCP, in turns in one run, between threads of one process.
+// libfabric calls (writes with immediate data of the same payloads, as many at once; messages there
+// and back) and to ZeroMQ over TCP, in turns in one run, between threads of one process.
 //
 //   fabric_bench [--iterations N]     N rounds over all cases; medians are printed (default 5)
 

@@ -58,8 +58,8 @@ TEST_F(EchoFilterTest, SaysAnErrorOfSeveralLogsOnce) {
   Print(0, {Log("E scheduler: the job failed: " + why)});
   Print(1, {Log("E server: " + why)});
   Print(2, {Log("E host: ValueError: odd"), Log("E server: another")});
-  EXPECT_THAT(shown_, ElementsAre(Log("E scheduler: the job failed: " + why),
-                                  Log("E server: another")));
+  EXPECT_THAT(shown_,
+              ElementsAre(Log("E scheduler: the job failed: " + why), Log("E server: another")));
 }
 
 TEST_F(EchoFilterTest, PassesWhatOneProcessSaysTwice) {

@@ -128,8 +128,8 @@ TEST_P(FabricCluster, GivesTheBitsThatLoopbackGives) {
 INSTANTIATE_TEST_SUITE_P(Providers, FabricCluster, ::testing::ValuesIn(kProviders),
                          [](const auto&) { return "Tcp"; });
 
-// What the ends say of themselves is lost, repeated, damaged and reordered, and twice for so long that
-// they take each other for gone.
+// What the ends say of themselves is lost, repeated, damaged and reordered, and twice for so long
+// that they take each other for gone.
 class FabricChaos : public ::testing::TestWithParam<std::tuple<const char*, uint64_t>> {};
 
 TEST_P(FabricChaos, CountsEveryPushOnce) {

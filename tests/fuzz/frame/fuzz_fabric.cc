@@ -1,5 +1,5 @@
-// Any bytes are what two ends of a fabric say, or are refused; what is taken encodes to its own bytes, and
-// the reference decoder agrees.
+// Any bytes are what two ends of a fabric say, or are refused; what is taken encodes to its own
+// bytes, and the reference decoder agrees.
 
 #include <algorithm>
 #include <cstdint>

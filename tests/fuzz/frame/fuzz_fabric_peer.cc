@@ -1,7 +1,7 @@
-// A peer over a fabric does anything that it can: says what it likes over the network, sends messages, writes to
-// what was granted with immediate data of its choice, and gives credits. It is heard or cut; what is handed over
-// lies where nobody else writes meanwhile, and no block of its own is written twice before it was given back.
-// Over libfabric's shm, both ends in this process.
+// A peer over a fabric does anything that it can: says what it likes over the network, sends
+// messages, writes to what was granted with immediate data of its choice, and gives credits. It is
+// heard or cut; what is handed over lies where nobody else writes meanwhile, and no block of its
+// own is written twice before it was given back. Over libfabric's shm, both ends in this process.
 
 #include <algorithm>
 #include <array>
@@ -38,8 +38,8 @@ constexpr size_t kMostMessage = 8320;
 // By which the end that is tried has connected, too; its other connections are a listener's.
 constexpr ConnectionId kConnector = ConnectionId{1} << 40;
 
-// Over libfabric's provider shm, which moves bytes within the calls of one thread, as a test that is run again needs
-// it; jobs may not choose it.
+// Over libfabric's provider shm, which moves bytes within the calls of one thread, as a test that
+// is run again needs it; jobs may not choose it.
 class Ends {
  public:
   Ends()
