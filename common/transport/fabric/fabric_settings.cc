@@ -10,7 +10,8 @@ absl::StatusOr<FabricSettings> ReadFabricSettings(const Config& config) {
   if (settings.provider == "shm") {
     return InvalidArgument(
         "setting fabric-provider is shm: libfabric's shared memory is not used, as a process that "
-        "is killed can block the others there. On one host say transport=shm, or leave transport=auto");
+        "is killed can block the others there. On one host say transport=shm, or leave "
+        "transport=auto");
   }
   settings.domain = config.Text("fabric-domain");
   settings.interface = config.Text("fabric-interface");
