@@ -224,6 +224,10 @@ static void* run(void* argument) {
     expect(bdn_wait_all(worker, tickets, 2, 60.0, results, &count) == BDN_NOT_FOUND, "the second");
     expect(count == 1 && results[0].step == 3, "what has ended before it");
     expect(bdn_wait_all(worker, NULL, 0, 0.0, NULL, NULL) == BDN_OK, "none is none");
+    expect(
+        bdn_wait_stream_all(worker, tickets, NULL, 1, 0.0, results, &count) == BDN_INVALID_ARGUMENT,
+        "streams are missing");
+    expect(count == 0, "nothing has ended without streams");
     expect(bdn_push_pull_all(worker, NULL, 1, tickets, NULL) == BDN_INVALID_ARGUMENT, "no push");
   }
   push.done = on_done;

@@ -373,7 +373,10 @@ int bdn_wait_stream(bdn_worker* worker, bdn_ticket ticket, void* stream, double 
 
 int bdn_wait_stream_all(bdn_worker* worker, const bdn_ticket* tickets, void* const* streams,
                         size_t count, double timeout_seconds, bdn_result* results, size_t* ended) {
-  if (count > 0 && streams == nullptr) return bdn::Return(bdn::InvalidArgument("streams is null"));
+  if (count > 0 && streams == nullptr) {
+    if (ended != nullptr) *ended = 0;
+    return bdn::Return(bdn::InvalidArgument("streams is null"));
+  }
   std::vector<bdn::DeviceStream> of_tickets(count);
   for (size_t i = 0; i < count; ++i) of_tickets[i].handle = streams[i];
   return bdn::WaitAll(worker, {tickets, count}, of_tickets, timeout_seconds, results, ended);
