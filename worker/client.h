@@ -155,9 +155,9 @@ class Client {
   virtual absl::Status ReportValue(const ReportedValue& value) = 0;
 
   // Leaves the job. Waits until the servers have everything that was started here, then until all
-  // workers are leaving, for at most `timeout` each. DeadlineExceeded of the first wait names what
-  // is in flight, and nothing has changed; that of the second names the workers that are missing,
-  // and the job is over. Meanwhile requests to other workers or to servers are refused:
+  // workers are leaving, for at most `timeout` in all. DeadlineExceeded of the first wait names
+  // what is in flight, and nothing has changed; that of the second names the workers that are
+  // missing, and the job is over. Meanwhile requests to other workers or to servers are refused:
   // FailedPrecondition. Exchanges without an answer when all have left end with Aborted.
   virtual absl::Status Leave(absl::Duration timeout) = 0;
   // Ends the job for all workers. Their error names this worker and `reason`.

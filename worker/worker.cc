@@ -243,9 +243,11 @@ absl::Status Worker::Leave(absl::Duration timeout) {
     // A second Leave, as at the end of a program that has already left.
     if (tensors_.participation().left) return absl::OkStatus();
   }
+  const absl::Time deadline = clock_->Now() + timeout;
   // Servers first: other workers would fail rounds that wait for a push of a worker that has left.
-  BDN_RETURN_IF_ERROR(exchanges_->PrepareToLeave(clock_->Now() + timeout));
-  BDN_RETURN_IF_ERROR(control_->Leave(absl::OkStatus(), timeout));
+  BDN_RETURN_IF_ERROR(exchanges_->PrepareToLeave(deadline));
+  BDN_RETURN_IF_ERROR(
+      control_->Leave(absl::OkStatus(), std::max(absl::ZeroDuration(), deadline - clock_->Now())));
   // Requests without an answer get none now: all workers have left.
   exchanges_->SetLeft(Aborted("all workers have left the job"));
   return absl::OkStatus();

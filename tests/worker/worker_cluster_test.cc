@@ -1,14 +1,18 @@
+#include <atomic>
 #include <cmath>
 #include <future>
 #include <limits>
 #include <random>
 #include <thread>
 
+#include "absl/time/clock.h"
+#include "common/base/clock.h"
 #include "common/base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/normal_values.h"
 #include "tests/support/pumped_network.h"
+#include "tests/support/rig_parts.h"
 #include "tests/support/state_calls.h"
 #include "tests/support/worker_rig.h"
 #include "worker/error_fields.h"
@@ -496,6 +500,42 @@ TEST(WorkerCluster, LeavingWaitsUntilTheServersHaveWhatWasPushed) {
   });
   EXPECT_THAT(data[1], Each(2.0f));
   EXPECT_EQ(rig.worker(1).Wait(*vain, kLong).status().code(), absl::StatusCode::kAborted);
+}
+
+// A clock on which an hour passes, for one thread, between any two looks at it. Thread-safe.
+class HurriedClock final : public Clock {
+ public:
+  // From now on time hurries for the calling thread.
+  void Hurry() { hurried_ = std::this_thread::get_id(); }
+
+  absl::Time Now() const override {
+    if (std::this_thread::get_id() != hurried_) return steady_.Now();
+    return steady_.Now() + ++hours_ * absl::Hours(1);
+  }
+  bool WaitUntil(CondVar* changed, Mutex* mu, absl::Time deadline) const override {
+    return steady_.WaitUntil(changed, mu, deadline);
+  }
+
+ private:
+  const SteadyClock steady_;
+  std::atomic<std::thread::id> hurried_{std::thread::id()};
+  mutable std::atomic<int> hours_ = 0;
+};
+
+TEST(WorkerCluster, LeavesWithinOneTimeout) {
+  HurriedClock clock;
+  Registry telemetry;
+  const auto cluster = Must(LocalCluster::Create({"--workers=2"}));
+  std::unique_ptr<Worker> workers[2];
+  AtOnce(2, [&](size_t rank) {
+    workers[rank] =
+        Must(Worker::Create({}, &clock, &telemetry, cluster->Connect(), cluster->MakeTransport()));
+  });
+  clock.Hurry();
+  // The wait for the servers takes all of the timeout: none is left to wait for the other worker.
+  const absl::Time begin = absl::Now();
+  EXPECT_EQ(workers[1]->Leave(kLong).code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_LT(absl::Now() - begin, kLong / 2);
 }
 
 TEST(WorkerCluster, WhoLeavesTakesNoPartAnyMore) {

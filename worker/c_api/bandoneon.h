@@ -105,7 +105,7 @@ BDN_API int bdn_create(const bdn_options* options, bdn_worker** out);
 BDN_API void bdn_free(bdn_worker* worker);
 
 /* Leaves the job. Waits until the servers have everything that this worker has started, then says
- * that its work is done and waits until all workers have said so: for at most the timeout each.
+ * that its work is done and waits until all workers have said so: for at most the timeout in all.
  * BDN_DEADLINE_EXCEEDED of the first wait names what is in flight, and nothing has changed; that of
  * the second names the missing workers, and the job is over. From then on, calls that need this
  * worker fail. */

@@ -265,10 +265,12 @@ void bdn_free(bdn_worker* worker) {
 
 int bdn_leave(bdn_worker* worker, double timeout_seconds) {
   return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
-    // Pushes that have not left their device come first: the client does not know of them yet. Each
-    // wait may take the timeout.
-    BDN_RETURN_IF_ERROR(worker->exchanges->AwaitStarted(bdn::Timeout(timeout_seconds)));
-    return w.Leave(bdn::Timeout(timeout_seconds));
+    const bdn::Clock& clock = worker->context.clock;
+    const absl::Duration timeout = bdn::Timeout(timeout_seconds);
+    const absl::Time deadline = clock.Now() + timeout;
+    // Pushes that have not left their device come first: the client does not know of them yet.
+    BDN_RETURN_IF_ERROR(worker->exchanges->AwaitStarted(timeout));
+    return w.Leave(std::max(absl::ZeroDuration(), deadline - clock.Now()));
   });
 }
 
