@@ -11,25 +11,29 @@
 
 namespace bdn {
 
-// Returns whether a device can carry out the key's exchanges: the key is one tensor's, without a
-// replica, and its codecs have kernels.
+// Returns whether a device can carry out the key's exchanges: the key is one tensor's, has at most
+// DeviceCodec::kMostElements, is not of float64 and has no replica, and its codecs have
+// kernels.
 bool RunsOnDevice(const DeclaredKey& key);
 
-// Does the same as EncodePush. ResourceExhausted: nothing has changed.
+// Does the same as EncodePush, but watches no quality: no push asks to go uncompressed. REQUIRES:
+// the segment has data, also where it is absent. ResourceExhausted: no value has changed, but
+// residual and momentum may have moved, which BringHome reverses.
 absl::Status EncodePushOnDevice(const EncodeContext& context, const DeclaredKey& key,
                                 LinkMemory* memory, Exchange* exchange);
 // Does the same as DecodeReply. ResourceExhausted: nothing has changed but the tensor, which
-// DecodeReply overwrites.
+// DecodeReply overwrites, and a push that was taken back, which DecodeReply does not do again.
 absl::Status DecodeReplyOnDevice(const DeclaredKey& key, const Frame& reply, LinkMemory* memory,
                                  Exchange* exchange);
 // Does the same as UndoPush. ResourceExhausted: nothing has changed.
 absl::Status UndoPushOnDevice(const DeclaredKey& key, LinkMemory* memory, Exchange* exchange);
 
 // Moves residual and momentum, if there are any, from the device to the host. Afterwards the device
-// holds nothing of them.
+// holds nothing of them. After an error it still holds both.
 absl::Status BringHome(LinkMemory* memory);
-// StageOnHost turns the exchange into one of the host: its tensor is copied to the host's memory.
-// DeliverStaged copies the result back to the device.
+// StageOnHost turns the exchange into one of the host, with memory of the host for its tensor, to
+// which the gradient is copied if there is one. DeliverStaged copies the result back to the device,
+// if it is wanted and some worker had a gradient.
 absl::Status StageOnHost(Exchange* exchange);
 absl::Status DeliverStaged(Exchange* exchange);
 
