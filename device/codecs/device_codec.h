@@ -56,7 +56,7 @@ struct DeviceEncodeBuffers {
 // does not wait for it.
 class DeviceCodec {
  public:
-  // Kernels count elements in 32 bits. Keys are cut far below this.
+  // Kernels count elements in 32 bits, and take fewer than these. Keys are cut far below this.
   static constexpr size_t kMostElements = size_t{1} << 31;
 
   virtual ~DeviceCodec() = default;

@@ -3,6 +3,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/shard_rig.h"
+#include "worker/pipeline/device_stages.h"
 
 // The arithmetic of values on their way (proto/wire_format.md, "Values"); what an exchange makes of
 // it is key_exchange_test.cc's.
@@ -123,6 +124,14 @@ TEST_F(StagesTest, AReplyLacksItsPayloadOnlyWhereThePushDoesWithoutIt) {
   EXPECT_EQ(CheckReply(key_, exchange_, reply).code(), absl::StatusCode::kInternal);
   exchange_.push.header.flags = kFlagAbsent | kFlagUnwanted;
   EXPECT_EQ(CheckReply(key_, exchange_, reply), absl::OkStatus());
+}
+
+TEST_F(StagesTest, RunOnADeviceWhereItsKernelsCanCountTheElements) {
+  Make({});
+  key_.entry.elements = DeviceCodec::kMostElements - 1;
+  EXPECT_TRUE(RunsOnDevice(key_));
+  key_.entry.elements = DeviceCodec::kMostElements;
+  EXPECT_FALSE(RunsOnDevice(key_));
 }
 
 TEST_F(StagesTest, LacksAReplicaOnlyWhereRepliesBuildOnOne) {

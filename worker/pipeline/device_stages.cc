@@ -74,7 +74,7 @@ absl::StatusOr<size_t> EncodePayload(const EncodeContext& context, const Declare
 bool RunsOnDevice(const DeclaredKey& key) {
   const KeyCodecs& codecs = key.link.codecs;
   if (codecs.push == nullptr || key.entry.segments.size() != 1 || codecs.keeps_replica() ||
-      key.entry.dtype == DType::kFloat64 || key.entry.elements > DeviceCodec::kMostElements) {
+      key.entry.dtype == DType::kFloat64 || key.entry.elements >= DeviceCodec::kMostElements) {
     return false;
   }
   bool all = HasKernels(*codecs.push) && HasKernels(*codecs.pull);

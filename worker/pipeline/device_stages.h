@@ -11,8 +11,8 @@
 
 namespace bdn {
 
-// Returns whether a device can carry out the key's exchanges: the key is one tensor's, has at most
-// DeviceCodec::kMostElements, is not of float64 and has no replica, and its codecs have
+// Returns whether a device can carry out the key's exchanges: the key is one tensor's, has fewer
+// than DeviceCodec::kMostElements, is not of float64 and has no replica, and its codecs have
 // kernels.
 bool RunsOnDevice(const DeclaredKey& key);
 
