@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "absl/strings/str_cat.h"
+#include "compressors/codec_table.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -85,8 +87,10 @@ TEST(CodecSpec, PutsACaretUnderTheBadPart) {
 }
 
 TEST(CodecSpec, ListsWhatIsKnownWhereNothingIsNear) {
-  EXPECT_THAT(ErrorOf("zstandardised"),
-              HasSubstr("known: ef, delta, none, fp16, bf16, onebit, twobit, topk"));
+  const std::string error = ErrorOf("zstandardised");
+  std::string known = "known: ef, delta";
+  for (const CodecRow& row : CodecRows()) absl::StrAppend(&known, ", ", row.name);
+  EXPECT_THAT(error, HasSubstr(known));
   EXPECT_THAT(ErrorOf(""), HasSubstr("expected a codec"));
 }
 
