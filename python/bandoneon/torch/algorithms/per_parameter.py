@@ -18,6 +18,7 @@ class PerParameterOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> Any:
+        """A step on the gradients that are there. Returns what `closure` returns."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

@@ -79,6 +79,7 @@ class StepExchangeOptimizer(RefusesGradScaler, torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> Any:
+        """One exchange with all workers, and the same step as theirs. Returns what `closure` returns. Collective."""
         loss = evaluate(closure)
         self._resume_check.before_step(self, lambda: self._links.steps)
         parts = self._parts()
