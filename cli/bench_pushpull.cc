@@ -449,50 +449,71 @@ double Quantile(std::vector<double> values, double share) {
   return values[std::max<size_t>(rank, 1) - 1];
 }
 
-void Print(const BenchOptions& options, const Outcome& outcome, const std::string& hash,
-           bool json) {
-  const std::vector<double> rates = RatesOf(options, outcome.iteration_seconds);
-  const std::vector<double> roofs = RatesOf(options, outcome.roof_seconds);
-  const double share = roofs.empty() ? 0 : Median(rates) / Median(roofs);
-  const double roof_work = options.parameters() * sizeof(float) * options.job.workers / 1e9 *
-                           static_cast<double>(roofs.size());
-  const double median_us = 1e6 * Median(outcome.iteration_seconds);
-  const double p99_us = 1e6 * Quantile(outcome.iteration_seconds, 0.99);
-  const double work = options.job.workers * options.dense_bytes() / 1e9;
-  if (!json) {
-    printf(
-        "%d workers%s, %d servers, %d tensors of %d bytes, push %s, pull %s, %d iterations, "
-        "transport %s\n\n",
-        options.job.workers,
-        options.job.hosts > 0 ? absl::StrFormat(" on %d hosts", options.job.hosts).c_str() : "",
-        options.job.servers, static_cast<int>(options.tensors), static_cast<int>(options.bytes),
-        options.push.c_str(), options.pull.c_str(), static_cast<int>(options.iters),
-        options.transport.c_str());
-    printf("fp32 GB/s a worker     %8.3f   (slowest %.3f, fastest %.3f)\n", Median(rates),
-           rates.front(), rates.back());
-    if (!roofs.empty()) {
-      printf("the codecs alone       %8.3f   (slowest %.3f, fastest %.3f): %.0f %% of it reached\n",
-             Median(roofs), roofs.front(), roofs.back(), 100 * share);
-    }
-    printf("memcpy, one thread     %8.3f\n", outcome.memcpy_rate);
-    printf("a step                 %8.0f us, 99 %% within %.0f us\n", median_us, p99_us);
-    printf("CPU s/GB of fp32       %8.3f workers, %.3f servers, %.3f scheduler",
-           outcome.workers_cpu / work, outcome.servers_cpu / work, outcome.scheduler_cpu / work);
-    if (options.job.hosts > 0) printf(", %.3f hosts' daemons", outcome.hosts_cpu / work);
-    printf("\n");
-    if (!roofs.empty()) printf("of the codecs alone    %8.3f\n", outcome.roof_cpu / roof_work);
-    printf("page faults a step     %8.1f worker, %.1f server; context switches %.0f, %.0f\n",
-           outcome.worker_faults, outcome.server_faults, outcome.worker_switches,
-           outcome.server_switches);
-    printf("bytes a %s         %8.0f pushed, %.0f pulled, of %.0f fp32 each way (%.1fx)\n",
-           options.job.hosts > 0 ? "host  " : "worker", outcome.bytes_pushed, outcome.bytes_pulled,
-           options.dense_bytes(),
-           2 * options.dense_bytes() / (outcome.bytes_pushed + outcome.bytes_pulled));
-    printf("%s", MemoryText(outcome.memory).c_str());
-    printf("results                %s at every worker\n", hash.c_str());
-    printf("%s", JobStagesText(outcome.stages).c_str());
-    return;
+// The figures of a run that both forms of the output show.
+struct Figures {
+  std::vector<double> rates;  // GB/s of a worker, of each iteration, slowest first
+  std::vector<double> roofs;  // GB/s of the codecs alone; empty where they were not measured
+  double share = 0;           // of the codecs' rate that was reached
+  double roof_work = 0;       // GB of fp32 that the codecs alone worked on
+  double work = 0;            // GB of fp32 of all workers
+  double median_us = 0;       // of a step
+  double p99_us = 0;
+};
+
+Figures FiguresOf(const BenchOptions& options, const Outcome& outcome) {
+  Figures figures;
+  figures.rates = RatesOf(options, outcome.iteration_seconds);
+  figures.roofs = RatesOf(options, outcome.roof_seconds);
+  if (!figures.roofs.empty()) figures.share = Median(figures.rates) / Median(figures.roofs);
+  figures.roof_work = options.parameters() * sizeof(float) * options.job.workers / 1e9 *
+                      static_cast<double>(figures.roofs.size());
+  figures.work = options.job.workers * options.dense_bytes() / 1e9;
+  figures.median_us = 1e6 * Median(outcome.iteration_seconds);
+  figures.p99_us = 1e6 * Quantile(outcome.iteration_seconds, 0.99);
+  return figures;
+}
+
+void PrintText(const BenchOptions& options, const Outcome& outcome, const std::string& hash) {
+  const Figures figures = FiguresOf(options, outcome);
+  printf(
+      "%d workers%s, %d servers, %d tensors of %d bytes, push %s, pull %s, %d iterations, "
+      "transport %s\n\n",
+      options.job.workers,
+      options.job.hosts > 0 ? absl::StrFormat(" on %d hosts", options.job.hosts).c_str() : "",
+      options.job.servers, static_cast<int>(options.tensors), static_cast<int>(options.bytes),
+      options.push.c_str(), options.pull.c_str(), static_cast<int>(options.iters),
+      options.transport.c_str());
+  printf("fp32 GB/s a worker     %8.3f   (slowest %.3f, fastest %.3f)\n", Median(figures.rates),
+         figures.rates.front(), figures.rates.back());
+  if (!figures.roofs.empty()) {
+    printf("the codecs alone       %8.3f   (slowest %.3f, fastest %.3f): %.0f %% of it reached\n",
+           Median(figures.roofs), figures.roofs.front(), figures.roofs.back(), 100 * figures.share);
   }
+  printf("memcpy, one thread     %8.3f\n", outcome.memcpy_rate);
+  printf("a step                 %8.0f us, 99 %% within %.0f us\n", figures.median_us,
+         figures.p99_us);
+  printf("CPU s/GB of fp32       %8.3f workers, %.3f servers, %.3f scheduler",
+         outcome.workers_cpu / figures.work, outcome.servers_cpu / figures.work,
+         outcome.scheduler_cpu / figures.work);
+  if (options.job.hosts > 0) printf(", %.3f hosts' daemons", outcome.hosts_cpu / figures.work);
+  printf("\n");
+  if (!figures.roofs.empty()) {
+    printf("of the codecs alone    %8.3f\n", outcome.roof_cpu / figures.roof_work);
+  }
+  printf("page faults a step     %8.1f worker, %.1f server; context switches %.0f, %.0f\n",
+         outcome.worker_faults, outcome.server_faults, outcome.worker_switches,
+         outcome.server_switches);
+  printf("bytes a %s         %8.0f pushed, %.0f pulled, of %.0f fp32 each way (%.1fx)\n",
+         options.job.hosts > 0 ? "host  " : "worker", outcome.bytes_pushed, outcome.bytes_pulled,
+         options.dense_bytes(),
+         2 * options.dense_bytes() / (outcome.bytes_pushed + outcome.bytes_pulled));
+  printf("%s", MemoryText(outcome.memory).c_str());
+  printf("results                %s at every worker\n", hash.c_str());
+  printf("%s", JobStagesText(outcome.stages).c_str());
+}
+
+void PrintJson(const BenchOptions& options, const Outcome& outcome, const std::string& hash) {
+  const Figures figures = FiguresOf(options, outcome);
   const auto count = [](double bytes) { return static_cast<int64_t>(std::llround(bytes)); };
   const Json line = {
       {"bench", "pushpull"},
@@ -511,20 +532,21 @@ void Print(const BenchOptions& options, const Outcome& outcome, const std::strin
       {"link", options.link.empty() ? Json() : Json(options.link)},
       {"transport", options.transport},
       {"provider", options.provider},
-      {"gb_per_s_per_worker", Median(rates)},
-      {"gb_per_s_slowest", rates.front()},
-      {"gb_per_s_fastest", rates.back()},
-      {"kernel_roof_gb_per_s", roofs.empty() ? Json() : Json(Median(roofs))},
-      {"kernel_roof_slowest", roofs.empty() ? Json() : Json(roofs.front())},
-      {"kernel_roof_fastest", roofs.empty() ? Json() : Json(roofs.back())},
-      {"kernel_roof_cpu_s_per_gb", roofs.empty() ? Json() : Json(outcome.roof_cpu / roof_work)},
-      {"share_of_roof", roofs.empty() ? Json() : Json(share)},
-      {"step_us", {{"median", median_us}, {"p99", p99_us}}},
+      {"gb_per_s_per_worker", Median(figures.rates)},
+      {"gb_per_s_slowest", figures.rates.front()},
+      {"gb_per_s_fastest", figures.rates.back()},
+      {"kernel_roof_gb_per_s", figures.roofs.empty() ? Json() : Json(Median(figures.roofs))},
+      {"kernel_roof_slowest", figures.roofs.empty() ? Json() : Json(figures.roofs.front())},
+      {"kernel_roof_fastest", figures.roofs.empty() ? Json() : Json(figures.roofs.back())},
+      {"kernel_roof_cpu_s_per_gb",
+       figures.roofs.empty() ? Json() : Json(outcome.roof_cpu / figures.roof_work)},
+      {"share_of_roof", figures.roofs.empty() ? Json() : Json(figures.share)},
+      {"step_us", {{"median", figures.median_us}, {"p99", figures.p99_us}}},
       {"cpu_s_per_gb",
-       {{"scheduler", outcome.scheduler_cpu / work},
-        {"server", outcome.servers_cpu / work},
-        {"worker", outcome.workers_cpu / work},
-        {"host", outcome.hosts_cpu / work}}},
+       {{"scheduler", outcome.scheduler_cpu / figures.work},
+        {"server", outcome.servers_cpu / figures.work},
+        {"worker", outcome.workers_cpu / figures.work},
+        {"host", outcome.hosts_cpu / figures.work}}},
       {"page_faults_per_step",
        {{"server", outcome.server_faults}, {"worker", outcome.worker_faults}}},
       {"context_switches_per_step",
@@ -569,7 +591,8 @@ int RunBench(const BenchOptions& options, bool json, const std::string& director
     return 1;
   }
   outcome.stages.servers = StagesSince(controller.stages_before(), *std::move(stages));
-  Print(options, outcome, results[0].hash, json);
+  json ? PrintJson(options, outcome, results[0].hash)
+       : PrintText(options, outcome, results[0].hash);
   return 0;
 }
 

@@ -295,7 +295,8 @@ absl::Status LocalJob::StartDaemons() {
 
 std::string LocalJob::Advertised(int port) const {
   const bool has_colons = options_.advertise.find(':') != std::string::npos;
-  return absl::StrFormat(has_colons ? "[%s]:%d" : "%s:%d", options_.advertise, port);
+  if (has_colons) return absl::StrFormat("[%s]:%d", options_.advertise, port);
+  return absl::StrFormat("%s:%d", options_.advertise, port);
 }
 
 std::pair<size_t, int> LocalJob::NextPlace() const {
