@@ -43,8 +43,8 @@ class Notices:
         self._warn(
             "nonfinite",
             f"the mean of the gradients of {slot.member.name!r} is NaN in all workers: either one of theirs was not "
-            f"finite, or the sum of {size} workers overflowed though each was; average='before' of "
-            "DistributedOptimizer keeps the sum from that",
+            f"finite, or the sum of {size} workers overflowed though each was; "
+            "links=Links(average='before') keeps the sum from that",
         )
 
 
