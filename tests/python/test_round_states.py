@@ -210,6 +210,31 @@ def mean_grads_after(model, number):
     return mean_grads(plain, step=number)
 
 
+def test_a_program_goes_on_after_an_exchange_that_failed_behind_its_pass():
+    def job(worker):
+        model = make_model()
+        optimizer = distributed(worker, model, "forward")
+        loss_of(model, make_batch(worker.rank, 0)).backward()
+        wait_all = worker.wait_all
+
+        def failing(tickets, *arguments):
+            worker.wait_all = wait_all
+            wait_all(tickets[:1], *arguments)
+            return [], bandoneon.FailedPrecondition("refused")
+
+        worker.wait_all = failing
+        first = model[0].weight.grad
+        with pytest.raises(bandoneon.FailedPrecondition, match="refused"):
+            first.sum()
+        with pytest.raises(bandoneon.FailedPrecondition, match="exchange of this gradient ended in an error"):
+            [parameter.grad.sum() for parameter in model.parameters()]
+        optimizer.zero_grad()
+        loss_of(model, make_batch(worker.rank, 1)).backward()
+        assert_same(grads(model), mean_grads(make_model(), step=1))
+
+    run_job(job)
+
+
 TRAININGS = [
     plainly,
     with_local_passes,

@@ -6,6 +6,7 @@ import weakref
 import torch
 
 from .forward_overlap import PendingGradient, outside_of_forward, read_too_early
+from .round_parts import leave_slots
 from .round_states import DEFERRED, IDLE, ROUND_EVENTS, SLOT_EVENTS
 from .synchronizer import Synchronizer
 
@@ -158,6 +159,11 @@ class DeferringSynchronizer(Synchronizer):
     def _land(self):
         landing, self._landing = self._landing, None
         landing.state = _ENDS[landing.state]
+        # Those whose exchange ended in an error have no mean, and none is to come.
+        failed = [slot for slot in self._slots if slot.pending is not None and slot.ticket is None]
+        leave_slots(failed)
+        for slot in failed:
+            slot.pending = None
         if self.forward_hooks is not None:
             self.forward_hooks.step = None
         if self._round.state is IDLE:  # Else what was told is of the next round.

@@ -82,6 +82,11 @@ class PendingGradient(torch.Tensor):
             if settle is None:
                 raise FailedPrecondition("the mean of this gradient was on its way when its optimizer was dropped")
             settle()
+        if self._mean is None:
+            raise FailedPrecondition(
+                "the exchange of this gradient ended in an error, which was raised then: set the gradients to None, "
+                "as optimizer.zero_grad() does, before the next backward pass"
+            )
         return self._mean
 
     @classmethod
