@@ -11,6 +11,7 @@ it is said how much of a core the daemons use together: what being read takes is
 """
 
 import argparse
+import contextlib
 import ctypes
 import json
 import os
@@ -235,7 +236,9 @@ def cpu_seconds(processes):
     total = 0
     for process in processes:
         for thread in os.listdir(f"/proc/{process}/task"):
-            total += int(pathlib.Path(f"/proc/{process}/task/{thread}/schedstat").read_text(encoding="ascii").split()[0])
+            # A thread that ends between the two calls has had next to nothing, as torch's that only start others.
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                total += int(pathlib.Path(f"/proc/{process}/task/{thread}/schedstat").read_text(encoding="ascii").split()[0])
     return total / 1e9
 
 
