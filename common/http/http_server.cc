@@ -80,7 +80,7 @@ class OpenConnections {
   void Remove(Place place) { open_.erase(place); }
 
  private:
-  const SteadyClock clock_;
+  const SteadyClock clock_{};
   std::list<Connection> open_;  // oldest first
 };
 

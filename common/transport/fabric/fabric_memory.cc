@@ -24,9 +24,10 @@ RetiredAddresses::~RetiredAddresses() {
 
 void RetiredAddresses::Retire(MutableByteSpan bytes) {
   // The range is mapped over and not unmapped: the system would soon give unmapped addresses to
-  // others, and a late write of the provider would damage their memory.
-  mmap(bytes.data(), bytes.size(), PROT_NONE,
-       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  // others, and a late write of the provider would damage their memory. Where the system refuses
+  // that, the range stays as it is, which is as good.
+  (void)mmap(bytes.data(), bytes.size(), PROT_NONE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   MutexLock lock(&mu_);
   ranges_.push_back(bytes);
 }
