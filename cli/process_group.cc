@@ -27,7 +27,7 @@ namespace {
 
 // A longer line is handed over in pieces, so that a child cannot fill our memory with one.
 constexpr size_t kLongestLine = size_t{1} << 16;
-// As shells have it.
+// The exit code by which shells say that a command could not be started.
 constexpr int kNotRunnable = 127;
 
 std::vector<std::string> EnvironmentWith(const Variables& variables) {

@@ -112,7 +112,7 @@ absl::StatusOr<std::vector<int>> ReadProcessors(const std::string& text, const s
     const auto list = FirstLine(root + "/sys/devices/system/node/" + text + "/cpulist");
     if (!list.has_value()) return InvalidArgument("processors '%s': there is no such node", text);
     BDN_ASSIGN_OR_RETURN(wanted, ParseProcessorList(*list));
-    // Of the node's processors, those on which this process may run are taken.
+    // The process takes those of the node's processors on which it may run.
     std::erase_if(wanted,
                   [&](int i) { return !std::binary_search(allowed.begin(), allowed.end(), i); });
     if (wanted.empty()) {

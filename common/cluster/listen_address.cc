@@ -91,7 +91,7 @@ absl::StatusOr<int> OpenListeningSocket(const std::string& address) {
   if (const int error = getaddrinfo(host.c_str(), port.c_str(), &hints, &found); error != 0) {
     return InvalidArgument("cannot listen at %s: %s", address, gai_strerror(error));
   }
-  // Of several addresses of a name the first is taken.
+  // A name may have several addresses: the first is taken.
   const int fd = socket(found->ai_family, found->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK,
                         found->ai_protocol);
   bool listens = false;

@@ -56,7 +56,7 @@ void ReportBuffer::Thin() {
   for (auto& [name, series] : waiting_) {
     std::vector<Point>& points = series.points;
     size_t kept = 0;
-    // Of two points the later one stays; a single last one stays, too.
+    // Each pair of points keeps its later one; a single last point stays, too.
     for (size_t i = 1; i < points.size(); i += 2) points[kept++] = points[i];
     if (points.size() % 2 == 1) points[kept++] = points.back();
     points.resize(kept);

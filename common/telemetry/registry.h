@@ -66,8 +66,8 @@ inline constexpr Family kNotExported = {"", Metric::Kind::kGauge, ""};
 struct Series {
   std::string label_value;
   double value = 0;  // of a histogram, the sum
-  // Of a histogram: the items of each bucket, each counted once; one bucket more than there are
-  // bounds.
+  // The items in each bucket of a histogram, each item counted once. There is one bucket more than
+  // there are bounds.
   std::vector<uint64_t> counts = {};
 };
 

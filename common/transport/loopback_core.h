@@ -115,10 +115,10 @@ class LoopbackCore {
     enum class Kind { kFrame, kGone, kDone };
     EndpointId endpoint = 0;  // the one whose callback runs
     Kind kind = Kind::kDone;
-    // Of a frame, or of a connection's end:
+    // A frame or the end of a connection has these two:
     ConnectionId from = 0;
     Frame frame = {};
-    // Of a completion:
+    // A completion has these two:
     Transport::SendDone done = {};
     absl::Status status = {};
   };

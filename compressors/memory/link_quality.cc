@@ -82,7 +82,7 @@ LinkQuality MeasureDelta(const Codec& codec, ConstView w, const float* before, c
     sums.input = AddSquares(sums.input, tile.data(), count);
     SubtractInto(weights, replica + at, tile.data());
     sums.residual = AddSquares(sums.residual, tile.data(), count);
-    // As above, with e = w - replica.
+    // The same sums as above, with e = w - replica.
     for (size_t i = 0; i < count; ++i) tile[i] += d[i];
     sums.offered = AddSquares(sums.offered, tile.data(), count);
   });

@@ -141,7 +141,7 @@ absl::Status FabricSends::SendPlain(FabricSession* session, const FabricPrefix& 
 
 void FabricSends::SendPending() {
   is_stuck_ = false;
-  // Of a copy: sends make sessions pending again, and end others.
+  // The loop is over a copy, because sends make sessions pending again, and end others.
   for (const ConnectionId connection : sessions_.Pending()) {
     FabricSession* const session = sessions_.Find(connection);
     sessions_.DropPending(connection);

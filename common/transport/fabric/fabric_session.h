@@ -56,7 +56,7 @@ struct FabricSession {
   std::vector<uint32_t> credits;  // not yet sent
   absl::Status refusal;           // the last one, for sends until the next meeting
 
-  // Of a connector only.
+  // Only a connector uses these two.
   absl::Time next_hello = absl::InfinitePast();
   absl::Time heard_at = absl::InfinitePast();  // when the last welcome came
 };

@@ -43,7 +43,7 @@ struct ShmControl {
   // Not 0 where this end waits for releases; else it notices them with its next frame.
   std::atomic<uint32_t> wants_releases;
   alignas(64) std::array<ShmFrameWords, kShmSlots> frames;  // the last kShmSlots published ones
-  // Of the last kShmSlots released frames.
+  // The last kShmSlots released frames.
   alignas(64) std::array<std::atomic<uint32_t>, kShmSlots> tokens;
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free &&

@@ -20,7 +20,7 @@ class Round:
         self.is_given_up = False  # Its results are not wanted.
         self.outermost = None  # number of its pass, once known
         self.tasks = set()  # it and the passes inside it
-        # As they were when it began:
+        # These are as they were when it began:
         self.scale = 1.0  # of the loss
         self.travels_scaled = False
         self.weight = 1.0
