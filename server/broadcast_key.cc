@@ -1,6 +1,7 @@
 #include "server/broadcast_key.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "common/base/status.h"
@@ -15,32 +16,46 @@ constexpr Step kMaxStepsAhead = 1024;
 
 }  // namespace
 
-bool BroadcastState::IsBehind(Rank rank) const {
-  const auto at = static_cast<size_t>(rank);
-  return rank != value.root && at < fetches.size() && had[at] < value.step &&
-         fetches[at] <= value.step;
+bool BroadcastState::IsBehind(Place place) const {
+  const size_t at = IndexOf(place);
+  return places->RankOf(place) != value.root && had[at] < value.step && fetches[at] <= value.step;
+}
+
+std::optional<Step> BroadcastState::FetchedBy(Rank rank) const {
+  const std::optional<Place> place = places->OfRank(rank);
+  if (!place.has_value()) return std::nullopt;
+  return fetches[IndexOf(*place)];
 }
 
 void BroadcastState::CountBehind() {
   num_behind = 0;
-  for (size_t i = 0; i < fetches.size(); ++i) num_behind += IsBehind(static_cast<Rank>(i)) ? 1 : 0;
+  for (size_t i = 0; i < places->size(); ++i) num_behind += IsBehind(PlaceAt(i)) ? 1 : 0;
 }
 
-// Changes facts of one rank and keeps num_behind right without a pass over all ranks. A rank begins
-// to be behind only with a new value or roster, where CountBehind counts all, so only the other
-// direction is handled here.
+// Changes facts of one place and keeps num_behind right without a pass over all of them. A place
+// begins to be behind only with a new value or roster, where CountBehind counts all, so only the
+// other direction is handled here.
 template <typename Change>
-void BroadcastState::Counted(Rank rank, const Change& change) {
-  const bool was_behind = IsBehind(rank);
+void BroadcastState::Counted(Place place, const Change& change) {
+  const bool was_behind = IsBehind(place);
   change();
-  if (was_behind && !IsBehind(rank)) --num_behind;
+  if (was_behind && !IsBehind(place)) --num_behind;
 }
 
-void BroadcastState::SetRoster(size_t size) {
-  fetches.assign(size, 0);
-  holds.assign(size, std::nullopt);
-  // Unlike `fetches`, this stays over a change of the roster: a rank keeps its value.
-  had.resize(size);
+void BroadcastState::SetRoster(std::shared_ptr<const Places> now) {
+  const std::shared_ptr<const Places> former = std::exchange(places, std::move(now));
+  const std::vector<Step> fetched = std::exchange(fetches, std::vector<Step>(places->size()));
+  const std::vector<Step> confirmed = std::exchange(had, std::vector<Step>(places->size()));
+  std::vector<std::optional<Digest>> held = std::move(holds);
+  holds.assign(places->size(), std::nullopt);
+  for (size_t i = 0; i < places->size(); ++i) {
+    // By node, not by rank: another process that takes a lost one's rank has nothing.
+    const std::optional<Place> was = former->OfNode(places->NodeOf(PlaceAt(i)));
+    if (!was.has_value()) continue;
+    fetches[i] = fetched[IndexOf(*was)];
+    had[i] = confirmed[IndexOf(*was)];
+    holds[i] = held[IndexOf(*was)];
+  }
   CountBehind();
 }
 
@@ -51,12 +66,14 @@ void BroadcastState::SetValue(BroadcastValue in_force) {
   CountBehind();
 }
 
-void BroadcastState::NoteFetch(Rank rank, Step step) {
-  Counted(rank, [&] { fetches[rank] = std::max(fetches[rank], step); });
+void BroadcastState::NoteFetch(Place place, Step step) {
+  Step& fetched = fetches[IndexOf(place)];
+  Counted(place, [&] { fetched = std::max(fetched, step); });
 }
 
-void BroadcastState::NoteHas(Rank rank, Step step) {
-  Counted(rank, [&] { had[rank] = std::max(had[rank], step); });
+void BroadcastState::NoteHas(Place place, Step step) {
+  Step& confirmed = had[IndexOf(place)];
+  Counted(place, [&] { confirmed = std::max(confirmed, step); });
 }
 
 FrameHeader BroadcastKey::AnswerOf(FrameType type, Step step) const {
@@ -78,13 +95,14 @@ Sends BroadcastKey::OnInit(NodeId from, const Frame& frame) {
   const FrameHeader& header = frame.header;
   const absl::Status step = CheckStep(header);
   if (!step.ok()) return shard_.Refuse(from, header, step);
-  const absl::StatusOr<Rank> rank = shard_.RankOf(from, header.epoch);
-  if (!rank.ok()) return shard_.Refuse(from, header, rank.status());
-  const absl::Status status = CheckInit(frame, *rank);
+  const absl::StatusOr<Place> place = PlaceOf(from, header.epoch);
+  if (!place.ok()) return shard_.Refuse(from, header, place.status());
+  const Rank rank = state_.places->RankOf(*place);
+  const absl::Status status = CheckInit(frame, rank);
   if (!status.ok()) return shard_.Refuse(from, header, status);
   // The root's init was sent again because it had lost our answer: the answer is that of a probe.
-  if (IsRepeat(frame, *rank)) return OnProbe(from, header);
-  state_.next = {header.step, *rank, frame.payload, header.payload_crc};
+  if (IsRepeat(frame, rank)) return OnProbe(from, header);
+  state_.next = {header.step, rank, frame.payload, header.payload_crc};
   return PutNextInForce();
 }
 
@@ -125,15 +143,16 @@ absl::Status BroadcastKey::CheckInit(const Frame& frame, Rank rank) const {
 Sends BroadcastKey::OnProbe(NodeId from, const FrameHeader& header) {
   const absl::Status step = CheckStep(header);
   if (!step.ok()) return shard_.Refuse(from, header, step);
-  const absl::StatusOr<Rank> rank = shard_.RankOf(from, header.epoch);
-  if (!rank.ok()) return shard_.Refuse(from, header, rank.status());
+  const absl::StatusOr<Place> place = PlaceOf(from, header.epoch);
+  if (!place.ok()) return shard_.Refuse(from, header, place.status());
+  const Rank rank = state_.places->RankOf(*place);
   // A root that asks after its value has been replaced must still hear that it was in force.
   for (const BroadcastValue* known : {&state_.value, &state_.before}) {
-    if (header.step != known->step || *rank != known->root) continue;
+    if (header.step != known->step || rank != known->root) continue;
     return {{from, Frame{AnswerOf(FrameType::kReply, header.step), {}}}};
   }
   if (header.step == state_.value.step) {
-    NoteHas(*rank, header.step);
+    NoteHas(*place, header.step);
     return PutNextInForce();
   }
   if (header.step < state_.value.step) {
@@ -143,12 +162,12 @@ Sends BroadcastKey::OnProbe(NodeId from, const FrameHeader& header) {
   const absl::Status status = CheckNobodyLeaves(header.step);
   if (!status.ok()) return shard_.Refuse(from, header, status);
   const bool is_next = header.step == state_.next.step;
-  return shard_.Defer(from, header, is_next ? RanksBehind() : std::vector<Rank>{*rank});
+  return shard_.Defer(from, header, is_next ? RanksBehind() : std::vector<Rank>{rank});
 }
 
-// Notes that a rank has the value, and drops the value's bytes once every rank has it.
-void BroadcastKey::NoteHas(Rank rank, Step step) {
-  state_.NoteHas(rank, step);
+// Notes that a place has the value, and drops the value's bytes once every place has it.
+void BroadcastKey::NoteHas(Place place, Step step) {
+  state_.NoteHas(place, step);
   if (state_.num_behind == 0) state_.value.bytes = Buffer();
 }
 
@@ -156,9 +175,9 @@ void BroadcastKey::NoteHas(Rank rank, Step step) {
 // not its root: it never will ask, and the value before would stay in force for ever.
 absl::Status BroadcastKey::CheckNobodyLeaves(Step step) const {
   for (const Rank rank : shard_.leaving) {
-    const bool is_in_roster = static_cast<size_t>(rank) < state_.fetches.size();
+    const std::optional<Step> fetched = state_.FetchedBy(rank);
     const bool is_root = state_.next.step == step && state_.next.root == rank;
-    if (!is_in_roster || state_.fetches[rank] >= step || is_root) continue;
+    if (!fetched.has_value() || *fetched >= step || is_root) continue;
     return Aborted("broadcast of '%s': worker %d is leaving the job instead", plan_.name, rank);
   }
   return absl::OkStatus();
@@ -168,9 +187,9 @@ absl::Status BroadcastKey::CheckNobodyLeaves(Step step) const {
 // only the value's root makes the server do, when it asks.
 std::vector<Rank> BroadcastKey::RanksBehind() const {
   std::vector<Rank> behind;
-  for (size_t i = 0; i < state_.fetches.size() && behind.size() < kMostRanksTold; ++i) {
-    const Rank rank = static_cast<Rank>(i);
-    if (rank != state_.next.root && state_.IsBehind(rank)) behind.push_back(rank);
+  for (size_t i = 0; i < state_.places->size() && behind.size() < kMostRanksTold; ++i) {
+    const Rank rank = state_.places->RankOf(PlaceAt(i));
+    if (rank != state_.next.root && state_.IsBehind(PlaceAt(i))) behind.push_back(rank);
   }
   return behind;
 }
@@ -180,9 +199,9 @@ absl::Status BroadcastKey::CheckFetch(const Frame& frame) const {
   return CheckDigest(frame);
 }
 
-Frame BroadcastKey::ValueFor(Rank rank) {
+Frame BroadcastKey::ValueFor(Place place) {
   FrameHeader header = AnswerOf(FrameType::kValue, state_.value.step);
-  if (const std::optional<Digest>& held = state_.holds[rank]; held.has_value()) {
+  if (const std::optional<Digest>& held = state_.holds[IndexOf(place)]; held.has_value()) {
     std::optional<Digest>& digest = state_.value.digest;
     // The digest is a pass over the value, so it is made when the first worker sends one.
     if (!digest.has_value()) digest = DigestOf(state_.value.bytes.span());
@@ -198,9 +217,10 @@ Sends BroadcastKey::OnFetch(NodeId from, const Frame& frame) {
   const FrameHeader& header = frame.header;
   const absl::Status step = CheckFetch(frame);
   if (!step.ok()) return shard_.Refuse(from, header, step);
-  const absl::StatusOr<Rank> rank = shard_.RankOf(from, header.epoch);
-  if (!rank.ok()) return shard_.Refuse(from, header, rank.status());
-  // Every rank has confirmed this value, so its bytes are gone; a fetch of it now is a late repeat.
+  const absl::StatusOr<Place> place = PlaceOf(from, header.epoch);
+  if (!place.ok()) return shard_.Refuse(from, header, place.status());
+  // Every worker has confirmed this value, so its bytes are gone; a fetch of it now is a late
+  // repeat.
   const bool is_dropped = header.step == state_.value.step && state_.value.bytes.empty();
   if (header.step < state_.value.step || is_dropped) {
     return shard_.Refuse(from, header,
@@ -208,17 +228,22 @@ Sends BroadcastKey::OnFetch(NodeId from, const Frame& frame) {
   }
   // A fetch that is sent again carries no digest; the earlier one still holds unless it is of
   // another step.
-  std::optional<Digest>& held = state_.holds[*rank];
-  if (header.step > state_.fetches[*rank]) held.reset();
+  std::optional<Digest>& held = state_.holds[IndexOf(*place)];
+  if (header.step > state_.fetches[IndexOf(*place)]) held.reset();
   if (!frame.payload.empty()) {
     std::ranges::copy(frame.payload.span(), held.emplace().begin());
   }
-  state_.NoteFetch(*rank, header.step);
-  if (header.step == state_.value.step) return {{from, ValueFor(*rank)}};
+  state_.NoteFetch(*place, header.step);
+  if (header.step == state_.value.step) return {{from, ValueFor(*place)}};
   Sends sends = PutNextInForce();
   if (header.step <= state_.value.step) return sends;  // the asker's value is among them
   const absl::Status status = CheckNobodyLeaves(header.step);
-  Sends answer = status.ok() ? shard_.Defer(from, header, {}) : shard_.Refuse(from, header, status);
+  // The ranks for which the value waits are named where the root has set it. An empty list says
+  // that the root has not.
+  const bool is_next = header.step == state_.next.step;
+  const std::vector<Rank> behind = is_next ? RanksBehind() : std::vector<Rank>();
+  Sends answer =
+      status.ok() ? shard_.Defer(from, header, behind) : shard_.Refuse(from, header, status);
   for (Outgoing& send : answer) sends.push_back(std::move(send));
   return sends;
 }
@@ -229,17 +254,22 @@ Sends BroadcastKey::PutNextInForce() {
   if (state_.next.step == 0) return {};
   // The next root may still count as behind. By its init it shows that it has gone on, and will not
   // fetch the value in force.
-  const size_t others_behind = state_.num_behind - (state_.IsBehind(state_.next.root) ? 1 : 0);
+  const Places& places = *state_.places;
+  const std::optional<Place> root = places.OfRank(state_.next.root);  // nothing: it was lost since
+  const bool root_is_behind = root.has_value() && state_.IsBehind(*root);
+  const size_t others_behind = state_.num_behind - (root_is_behind ? 1 : 0);
   if (state_.value.step != 0 && others_behind > 0) return {};
   state_.SetValue(std::exchange(state_.next, BroadcastValue{}));
   const Step step = state_.value.step;
-  const std::vector<NodeInfo>& workers = shard_.membership->workers;
-  Sends sends = {{workers[state_.value.root].id, Frame{AnswerOf(FrameType::kReply, step), {}}}};
-  for (size_t rank = 0; rank < state_.fetches.size(); ++rank) {
-    if (state_.fetches[rank] != step) continue;
-    sends.push_back({workers[rank].id, ValueFor(static_cast<Rank>(rank))});
+  Sends sends;
+  if (root.has_value()) {
+    sends.push_back({places.NodeOf(*root), Frame{AnswerOf(FrameType::kReply, step), {}}});
   }
-  NoteHas(state_.value.root, step);
+  for (size_t i = 0; i < places.size(); ++i) {
+    if (state_.fetches[i] != step) continue;
+    sends.push_back({places.NodeOf(PlaceAt(i)), ValueFor(PlaceAt(i))});
+  }
+  if (root.has_value()) NoteHas(*root, step);
   return sends;
 }
 

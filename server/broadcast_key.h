@@ -2,14 +2,17 @@
 #define BANDONEON_SERVER_BROADCAST_KEY_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/base/buffer.h"
 #include "common/certs/digest.h"
 #include "common/wire/frame.h"
 #include "server/key_plan.h"
+#include "server/places.h"
 #include "server/shard_context.h"
 
 namespace bdn {
@@ -25,29 +28,33 @@ struct BroadcastValue {
 
 // The state that a server holds for one broadcast key. A value.
 struct BroadcastState {
+  // The workers that take part, never null. What follows "by place" is in their order.
+  std::shared_ptr<const Places> places = std::make_shared<const Places>();
   BroadcastValue value;  // the value in force, which answers fetches of its step
   // The root's next value. It waits until no worker can ask for the one in force any more.
   BroadcastValue next;
   BroadcastValue before;      // the value that was in force before, without its bytes
-  std::vector<Step> fetches;  // by rank: the highest step that it has fetched
-  std::vector<Step> had;      // by rank: the highest step whose value it has confirmed to have
-  // By rank: the digest that the worker sent with its fetch of the step in `fetches`, if any.
+  std::vector<Step> fetches;  // by place: the highest step that it has fetched
+  std::vector<Step> had;      // by place: the highest step whose value it has confirmed to have
+  // By place: the digest that the worker sent with its fetch of the step in `fetches`, if any.
   std::vector<std::optional<Digest>> holds;
-  size_t num_behind = 0;  // the number of ranks for which IsBehind is true
+  size_t num_behind = 0;  // the number of places for which IsBehind is true
 
-  // Begins with a new roster, whose workers have fetched nothing yet.
-  void SetRoster(size_t size);
+  // Sets another roster. Workers that were in the one before keep what they have fetched and have.
+  void SetRoster(std::shared_ptr<const Places> now);
   // Puts another value in force; the one in force becomes `before`.
   void SetValue(BroadcastValue in_force);
-  void NoteFetch(Rank rank, Step step);
-  void NoteHas(Rank rank, Step step);
-  // Returns whether a rank may still fetch the value in force: it has neither confirmed that it has
-  // the value, nor fetched a later step. The value's root never is behind.
-  bool IsBehind(Rank rank) const;
+  void NoteFetch(Place place, Step step);
+  void NoteHas(Place place, Step step);
+  // Returns whether a place may still fetch the value in force: it has neither confirmed that it
+  // has the value, nor fetched a later step. The value's root never is behind.
+  bool IsBehind(Place place) const;
+  // Returns the highest step that a rank has fetched; nothing where the roster lacks the rank.
+  std::optional<Step> FetchedBy(Rank rank) const;
 
  private:
   template <typename Change>
-  void Counted(Rank rank, const Change& change);
+  void Counted(Place place, const Change& change);
   void CountBehind();
 };
 
@@ -70,17 +77,24 @@ class BroadcastKey {
   // Handles a worker's fetch of the value. If the fetch carries a digest and it is the value's, the
   // answer is a header without the value's bytes.
   Sends OnFetch(NodeId from, const Frame& frame);
+  // Puts the next value in force if nobody who may still ask for the one before is left, and sends
+  // it to those who have asked for it. For a roster that has changed.
+  Sends OnRoster() { return PutNextInForce(); }
 
  private:
   absl::Status CheckFetch(const Frame& frame) const;
-  // Returns the value in force, without its bytes where this rank's digest shows that it has them.
-  Frame ValueFor(Rank rank);
+  // Returns the value in force, without its bytes where the digest of the worker at this place
+  // shows that it has them.
+  Frame ValueFor(Place place);
+  absl::StatusOr<Place> PlaceOf(NodeId from, Epoch epoch) const {
+    return shard_.PlaceOf(*state_.places, from, epoch);
+  }
   absl::Status CheckStep(const FrameHeader& header) const;
   absl::Status CheckInit(const Frame& frame, Rank rank) const;
   absl::Status CheckNobodyLeaves(Step step) const;
   bool IsRepeat(const Frame& frame, Rank rank) const;
   std::vector<Rank> RanksBehind() const;
-  void NoteHas(Rank rank, Step step);
+  void NoteHas(Place place, Step step);
   Sends PutNextInForce();
 
   FrameHeader AnswerOf(FrameType type, Step step) const;

@@ -52,6 +52,20 @@ bool SameBits(float a, float b) { return std::bit_cast<uint32_t>(a) == std::bit_
 
 }  // namespace
 
+void DenseState::SetRoster(std::shared_ptr<const Places> now) {
+  for (const Rank rank : round.RanksHere()) {
+    if (std::ranges::find(pushed_before, rank) == pushed_before.end()) {
+      pushed_before.push_back(rank);
+    }
+  }
+  round.Close();
+  places = std::move(now);
+  if (init_root >= 0 && !places->OfRank(init_root).has_value()) {
+    init_root = -1;
+    last_init = 0;  // another worker counts its requests anew
+  }
+}
+
 FrameHeader DenseKey::PushOf(Step step) const {
   return PushHeader(plan_.entry.key, step, plan_.entry.elements);
 }
@@ -72,16 +86,17 @@ Sends DenseKey::OnPush(NodeId from, const Frame& frame) {
   // Before the epoch is checked: a worker that lost the answer sends its push again, and gets the
   // answer even if its epoch is over.
   if (header.step <= state_.last_step) return AnswerClosed(from, header);
-  const absl::StatusOr<Rank> rank = shard_.RankOf(from, header.epoch);
-  if (!rank.ok()) return shard_.Refuse(from, header, rank.status());
+  const absl::StatusOr<Place> place = PlaceOf(from, header.epoch);
+  if (!place.ok()) return shard_.Refuse(from, header, place.status());
   const Round& round = state_.round;
-  if (round.Has(*rank)) {
+  const Rank rank = state_.places->RankOf(*place);
+  if (round.Has(*place)) {
     if (header.step == round.step()) {
       ++shard_.stats.duplicates;
-      return shard_.Defer(from, header, round.MissingRanks(*rank));
+      return shard_.Defer(from, header, round.MissingRanks(*place));
     }
     return shard_.Refuse(from, header,
-                         InvalidArgument("rank %d pushed step %d while its step %d is open", *rank,
+                         InvalidArgument("rank %d pushed step %d while its step %d is open", rank,
                                          header.step, round.step()));
   }
   if (round.is_open() && header.step != round.step()) {
@@ -91,22 +106,23 @@ Sends DenseKey::OnPush(NodeId from, const Frame& frame) {
         std::max(header.step, round.step()),
         Aborted("tensor '%s': rank %d is at step %d and rank %d at step %d: all workers "
                 "must push it equally often",
-                plan_.name, round.FirstRank(), round.step(), *rank, header.step));
+                plan_.name, round.FirstRank(), round.step(), rank, header.step));
   }
   // Memory is checked last: a lack of it fails the round for all workers, which a push that is
   // refused for another reason must not do.
   Frame push = frame;
-  PushCheck check = CheckPush(&push, *rank);
+  PushCheck check = CheckPush(&push, *place);
   if (check.fails_round) return FailRound(header.step, check.status);
-  if (check.status.ok()) check.status = CheckNobodyLeaves(header.step, *rank);
+  if (check.status.ok()) check.status = CheckNobodyLeaves(header.step, rank);
   if (!check.status.ok()) return shard_.Refuse(from, header, check.status);
-  check.status = CheckMayWait(push, *rank);
+  check.status = CheckMayWait(push, *place);
   if (!check.status.ok()) return FailRound(header.step, check.status);
-  return Accept(push, *rank, &laps);
+  return Accept(push, *place, &laps);
 }
 
-DenseKey::PushCheck DenseKey::CheckPush(Frame* push, Rank rank) const {
+DenseKey::PushCheck DenseKey::CheckPush(Frame* push, Place place) const {
   const Frame& frame = *push;
+  const Rank rank = state_.places->RankOf(place);
   const FrameHeader& header = frame.header;
   const auto bad = [](absl::Status why) { return PushCheck{.status = std::move(why)}; };
   const auto fails_round = [](absl::Status why) {
@@ -179,7 +195,10 @@ absl::Status DenseKey::CheckDraw(const Frame& frame) const {
 // OK if every worker that is leaving, except the pusher, is in the step's round.
 absl::Status DenseKey::CheckNobodyLeaves(Step step, Rank pusher) const {
   for (const Rank rank : shard_.leaving) {
-    if (state_.round.Has(rank) || rank == pusher) continue;
+    // A rank whose push was dropped with an earlier roster has it still, and sends it again.
+    const std::vector<Rank>& before = state_.pushed_before;
+    const bool pushes_again = std::ranges::find(before, rank) != before.end();
+    if (rank == pusher || pushes_again || state_.round.HasRank(rank)) continue;
     return Aborted(
         "tensor '%s' step %d: worker %d is leaving the job and pushes no more: all workers "
         "must push it equally often",
@@ -188,16 +207,20 @@ absl::Status DenseKey::CheckNobodyLeaves(Step step, Rank pusher) const {
   return absl::OkStatus();
 }
 
-// A push that arrives before its turn in rank order is held until then, and however many workers
-// there are, that has a limit. The cost of declared keys, with pushes in rank order, is within the
-// limit, so a job whose pushes arrive in order never meets it.
-absl::Status DenseKey::CheckMayWait(const Frame& frame, Rank rank) const {
-  const Rank next = state_.round.FirstMissing();
-  const bool keeps_nothing = frame.payload.empty() || state_.round.has_nonfinite();
-  if (rank == next || keeps_nothing || shard_.options.budget == nullptr ||
+// A push that arrives before its turn in the order of places is held until then, and however many
+// workers there are, that has a limit. The cost of declared keys, with pushes in rank order, is
+// within the limit, so a job whose pushes arrive in order never meets it.
+absl::Status DenseKey::CheckMayWait(const Frame& frame, Place place) const {
+  const Round& round = state_.round;
+  // Before the first push of a step it is the turn of the first place.
+  const bool is_turn = round.is_open() ? round.IsTurnOf(place) : IndexOf(place) == 0;
+  const bool keeps_nothing = frame.payload.empty() || round.has_nonfinite();
+  if (is_turn || keeps_nothing || shard_.options.budget == nullptr ||
       shard_.options.budget->Allows(frame.payload.size())) {
     return absl::OkStatus();
   }
+  const Rank rank = state_.places->RankOf(place);
+  const Rank next = round.is_open() ? round.RankInTurn() : state_.places->RankOf(PlaceAt(0));
   return ResourceExhausted(
       "tensor '%s' step %d: the push of rank %d must wait for that of rank %d, and this server "
       "holds all of the %d bytes that its setting max-bytes allows: raise it, or start more "
@@ -211,8 +234,9 @@ Sends DenseKey::OnLeaving() {
   const absl::Status status = CheckNobodyLeaves(step, kNobody);
   if (status.ok()) return {};
   ++shard_.stats.rounds_failed;
-  state_.round.Close();  // The step stays open: a worker may still ask for the one before.
-  return shard_.ToAllWorkers(shard_.ErrorFrame(PushOf(step), status));
+  state_.round.Close();
+  state_.pushed_before.clear();  // The step stays open: a worker may still ask for the one before.
+  return ToAll(shard_.ErrorFrame(PushOf(step), status));
 }
 
 Sends DenseKey::OnRetired() {
@@ -222,18 +246,18 @@ Sends DenseKey::OnRetired() {
   const absl::Status status = Aborted(
       "tensor '%s' step %d: what exchanged it was closed, or collected by Python, in all workers",
       plan_.name, state_.round.step());
-  return shard_.ToAllWorkers(shard_.ErrorFrame(PushOf(state_.round.step()), status));
+  return ToAll(shard_.ErrorFrame(PushOf(state_.round.step()), status));
 }
 
-Sends DenseKey::Accept(const Frame& frame, Rank rank, StageLaps* laps) {
+Sends DenseKey::Accept(const Frame& frame, Place place, StageLaps* laps) {
   const FrameHeader& header = frame.header;
   Round& round = state_.round;
-  if (!round.is_open()) round.Open(header.step, shard_.roster_size());
-  if (header.flags & kFlagUnwanted) round.NoteUnwanted(rank);
+  if (!round.is_open()) round.Open(header.step, state_.places);
+  if (header.flags & kFlagUnwanted) round.NoteUnwanted(place);
   if (header.flags & kFlagUncompressed) round.NoteUncompressed();
   // Copied, not held: see kSmallPayload.
   const bool is_small = frame.payload.size() <= kSmallPayload;
-  round.Add(plan_, shard_.options.pool, rank,
+  round.Add(plan_, shard_.options.pool, place,
             {KindOf(header.flags), header.weight, header.learning_rate, header.program_steps,
              is_small ? Buffer::CopyOf(frame.payload.span()) : frame.payload});
   ++shard_.stats.pushes;
@@ -242,7 +266,7 @@ Sends DenseKey::Accept(const Frame& frame, Rank rank, StageLaps* laps) {
     shard_.stats.bytes_pushed_plain += KeyBytes(plan_.entry);
   }
   if (shard_.options.stages != nullptr) {
-    round.BeginHold(StageSpan(shard_.options.stages), rank, frame.payload.size());
+    round.BeginHold(StageSpan(shard_.options.stages), place, frame.payload.size());
   }
   laps->End(Stage::kSum, 1, KeyBytes(plan_.entry));
   return round.IsComplete() ? CloseRound(laps) : Sends();
@@ -285,9 +309,9 @@ Sends DenseKey::CloseRound(StageLaps* laps) {
       MakeFrame(header, std::move(reply->payload), shard_.options.needs_checksums());
   laps->End(Stage::kEncode, 1, KeyBytes(plan_.entry));
   state_.last_failure = Frame();
-  Sends sends = shard_.ToAllWorkers(state_.last_reply);
-  for (const Rank rank : round.unwanted()) {
-    sends[rank].frame = WithoutPayload(state_.last_reply);
+  Sends sends = ToAll(state_.last_reply);
+  for (const Place place : round.unwanted()) {
+    sends[IndexOf(place)].frame = WithoutPayload(state_.last_reply);
   }
   if (const size_t bytes = state_.last_reply.payload.size(); bytes > 0) {
     // A payload counts once for each worker that it is sent to.
@@ -296,6 +320,7 @@ Sends DenseKey::CloseRound(StageLaps* laps) {
     shard_.stats.bytes_replied_plain += wanted * KeyBytes(plan_.entry);
   }
   round.Close();
+  state_.pushed_before.clear();
   return sends;
 }
 
@@ -322,6 +347,7 @@ bool DenseKey::DecideUncompressed() {
 Sends DenseKey::FailRound(Step step, const absl::Status& why) {
   ++shard_.stats.rounds_failed;
   const Round failed = std::exchange(state_.round, Round{});
+  state_.pushed_before.clear();
   // A round that has failed is over. With a code that means "try again" the workers would send the
   // same bytes until they give up, so such a code becomes Aborted.
   const absl::Status status = IsRetried(why) ? Aborted("%s", why.message()) : why;
@@ -329,9 +355,9 @@ Sends DenseKey::FailRound(Step step, const absl::Status& why) {
   state_.last_failure = shard_.ErrorFrame(PushOf(step), status);
   Sends sends;
   if (failed.is_open() && failed.step() != step) {
-    sends = shard_.ToAllWorkers(shard_.ErrorFrame(PushOf(failed.step()), status));
+    sends = ToAll(shard_.ErrorFrame(PushOf(failed.step()), status));
   }
-  for (Outgoing& send : shard_.ToAllWorkers(state_.last_failure)) sends.push_back(std::move(send));
+  for (Outgoing& send : ToAll(state_.last_failure)) sends.push_back(std::move(send));
   return sends;
 }
 
@@ -358,16 +384,16 @@ Sends DenseKey::OnProbe(NodeId from, const FrameHeader& header) {
   const absl::Status step = CheckStep(header);
   if (!step.ok()) return shard_.Refuse(from, header, step);
   if (header.step <= state_.last_step) return AnswerClosed(from, header);
-  const absl::StatusOr<Rank> rank = shard_.RankOf(from, header.epoch);
-  if (!rank.ok()) return shard_.Refuse(from, header, rank.status());
+  const absl::StatusOr<Place> place = PlaceOf(from, header.epoch);
+  if (!place.ok()) return shard_.Refuse(from, header, place.status());
   if (header.step == state_.round.step()) {
-    return shard_.Defer(from, header, state_.round.MissingRanks(*rank));
+    return shard_.Defer(from, header, state_.round.MissingRanks(*place));
   }
   Round empty;
-  empty.Open(header.step, shard_.roster_size());
+  empty.Open(header.step, state_.places);
   // No push of the step has come, so all ranks are missing, the asker's among them: it sends its
   // push again.
-  return shard_.Defer(from, header, empty.MissingRanks(*rank));
+  return shard_.Defer(from, header, empty.MissingRanks(*place));
 }
 
 // Returns the segment that a frame about state names, or why there is none.
@@ -391,8 +417,8 @@ absl::StatusOr<size_t> DenseKey::FindSegment(const FrameHeader& header) const {
 
 Sends DenseKey::OnInit(NodeId from, const Frame& frame) {
   const FrameHeader& header = frame.header;
-  const absl::StatusOr<Rank> rank = shard_.RankOf(from, header.epoch);
-  if (!rank.ok()) return shard_.Refuse(from, header, rank.status());
+  const absl::StatusOr<Place> place = PlaceOf(from, header.epoch);
+  if (!place.ok()) return shard_.Refuse(from, header, place.status());
   const absl::StatusOr<size_t> segment = FindSegment(header);
   if (!segment.ok()) return shard_.Refuse(from, header, segment.status());
   const size_t segment_bytes = plan_.codecs.pull->segment_elements(*segment) * sizeof(float);
@@ -406,7 +432,7 @@ Sends DenseKey::OnInit(NodeId from, const Frame& frame) {
   }
   const absl::Status intact = CheckPayload(frame);
   if (!intact.ok()) return shard_.Refuse(from, header, intact);
-  const absl::Status taken = TakeInit(frame, *rank, *segment);
+  const absl::Status taken = TakeInit(frame, state_.places->RankOf(*place), *segment);
   if (!taken.ok()) {
     const std::string part =
         absl::StrFormat("%s of tensor '%s'", StatePartName(header.part), plan_.name);
@@ -475,8 +501,8 @@ absl::Status DenseKey::TakeInit(const Frame& frame, Rank rank, size_t segment) {
 
 Sends DenseKey::OnFetch(NodeId from, const Frame& frame) {
   const FrameHeader& header = frame.header;
-  const absl::StatusOr<Rank> rank = shard_.RankOf(from, header.epoch);
-  if (!rank.ok()) return shard_.Refuse(from, header, rank.status());
+  const absl::StatusOr<Place> place = PlaceOf(from, header.epoch);
+  if (!place.ok()) return shard_.Refuse(from, header, place.status());
   absl::StatusOr<size_t> segment = FindSegment(header);
   if (segment.ok()) {
     if (const absl::Status digest = CheckDigest(frame); !digest.ok()) segment = digest;
@@ -495,7 +521,7 @@ Sends DenseKey::OnFetch(NodeId from, const Frame& frame) {
     // With all other workers leaving, none is left to set the weights, and a wait would have no
     // end.
     const bool is_alone =
-        !shard_.leaving.empty() && shard_.leaving.size() + 1 >= shard_.roster_size();
+        !shard_.leaving.empty() && shard_.leaving.size() + 1 >= state_.places->size();
     if (!is_alone) return shard_.Defer(from, header, {});
     return shard_.Refuse(from, header,
                          Aborted("tensor '%s': its weights were never set, and all other workers "

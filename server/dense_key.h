@@ -1,7 +1,9 @@
 #ifndef BANDONEON_SERVER_DENSE_KEY_H_
 #define BANDONEON_SERVER_DENSE_KEY_H_
 
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
@@ -11,6 +13,7 @@
 #include "common/wire/frame.h"
 #include "link/link_monitor.h"
 #include "server/key_plan.h"
+#include "server/places.h"
 #include "server/round.h"
 #include "server/shard_context.h"
 #include "server/state_parts.h"
@@ -19,6 +22,8 @@ namespace bdn {
 
 // The state that a server holds for one dense key. A value.
 struct DenseState {
+  // The workers that exchange the key, never null: those that every round waits for.
+  std::shared_ptr<const Places> places = std::make_shared<const Places>();
   StateParts parts;
   LinkMonitor monitor;     // watches the replies' link if that keeps a residual or a replica
   Rank init_root = -1;     // the one rank that may set state; -1: none has yet
@@ -30,10 +35,18 @@ struct DenseState {
   // has skipped it.
   Frame last_failure;
   Round round;  // the open round, if there is one
+  // The ranks whose pushes to the open step were dropped with an earlier roster: each pushes them
+  // again. Empty once the step is closed.
+  std::vector<Rank> pushed_before;
   // Payloads of values that may still be on their way to a worker, by part and segment.
   absl::flat_hash_map<std::pair<StatePart, size_t>, WeakBuffer> told;
   // Digests of parts that a fetch asked about, by part and segment; valid for as long as `told`.
   absl::flat_hash_map<std::pair<StatePart, size_t>, Digest> digests;
+
+  // Sets another roster. The open round starts over: its contributors learn from a probe that they
+  // are missing, and send the same bytes again. State that a lost worker had set may be set by
+  // another one from now on.
+  void SetRoster(std::shared_ptr<const Places> now);
 };
 
 // The protocol of one dense key at a server (proto/wire_format.md, sections 7 and 8.2). Each
@@ -69,15 +82,21 @@ class DenseKey {
   absl::Status CheckStep(const FrameHeader& header) const;
   // Checks a push. First copies a payload that the transport lends, unless the codec's decoding
   // stays in bounds whatever the bytes are: the sender can still change a lent payload.
-  PushCheck CheckPush(Frame* push, Rank rank) const;
+  PushCheck CheckPush(Frame* push, Place place) const;
   absl::Status CheckDraw(const Frame& frame) const;
-  absl::Status CheckMayWait(const Frame& frame, Rank rank) const;
+  absl::Status CheckMayWait(const Frame& frame, Place place) const;
   absl::Status CheckNobodyLeaves(Step step, Rank pusher) const;
   // Adds a push to the round. `laps` began when the frame was handed to this key.
-  Sends Accept(const Frame& frame, Rank rank, StageLaps* laps);
+  Sends Accept(const Frame& frame, Place place, StageLaps* laps);
   Sends CloseRound(StageLaps* laps);
   Sends FailRound(Step step, const absl::Status& why);
   Sends AnswerClosed(NodeId from, const FrameHeader& header);
+
+  // Returns the place of the worker that sent a frame of `epoch`, as ShardContext::PlaceOf.
+  absl::StatusOr<Place> PlaceOf(NodeId from, Epoch epoch) const {
+    return shard_.PlaceOf(*state_.places, from, epoch);
+  }
+  Sends ToAll(const Frame& frame) const { return ShardContext::ToAll(*state_.places, frame); }
 
   absl::StatusOr<size_t> FindSegment(const FrameHeader& header) const;
   bool IsTold(const FrameHeader& init) const;

@@ -1,6 +1,7 @@
 #include "server/round.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "server/shard_context.h"
@@ -9,10 +10,11 @@ namespace bdn {
 
 using Kind = Contribution::Kind;
 
-void Round::Add(const KeyPlan& plan, BufferPool* pool, Rank rank, Contribution contribution) {
+void Round::Add(const KeyPlan& plan, BufferPool* pool, Place place, Contribution contribution) {
   const PrefixSum::Context context{plan, step_, pool};
   learning_rate_ = contribution.learning_rate;
   const uint32_t steps = contribution.program_steps;
+  const Rank rank = places_->RankOf(place);
   // The lowest rank's is kept, so that the error of a mismatch does not depend on the order of
   // arrival.
   if (steps != 0 && (program_place_.steps == 0 || rank < program_place_.rank)) {
@@ -22,14 +24,14 @@ void Round::Add(const KeyPlan& plan, BufferPool* pool, Rank rank, Contribution c
   // not kept.
   if (contribution.kind == Kind::kNonFinite && !has_nonfinite_) DropPayloads();
   if (has_nonfinite_) contribution.payload = Buffer();
-  if (rank != next_) {
+  if (!IsTurnOf(place)) {
     waiting_bytes_ += contribution.payload.size();
-    waiting_.emplace(rank, std::move(contribution));
+    waiting_.emplace(place, std::move(contribution));
     return;
   }
   Take(context, std::move(contribution));
-  // This push may have been the one for which later ranks' pushes waited.
-  while (!waiting_.empty() && waiting_.begin()->first == next_) {
+  // This push may have been the one for which the pushes of later places waited.
+  while (!waiting_.empty() && IsTurnOf(waiting_.begin()->first)) {
     Contribution next = std::move(waiting_.begin()->second);
     waiting_.erase(waiting_.begin());
     waiting_bytes_ -= next.payload.size();
@@ -51,23 +53,40 @@ void Round::Take(const PrefixSum::Context& context, Contribution contribution) {
 void Round::DropPayloads() {
   has_nonfinite_ = true;
   sum_ = PrefixSum();
-  for (auto& [rank, contribution] : waiting_) contribution.payload = Buffer();
+  for (auto& [place, contribution] : waiting_) contribution.payload = Buffer();
   waiting_bytes_ = 0;
 }
 
-std::vector<Rank> Round::MissingRanks(Rank asker) const {
+bool Round::HasRank(Rank rank) const {
+  if (!is_open()) return false;
+  const std::optional<Place> place = places_->OfRank(rank);
+  return place.has_value() && Has(*place);
+}
+
+Rank Round::FirstRank() const {
+  if (next_ > 0) return places_->RankOf(PlaceAt(0));
+  return waiting_.empty() ? -1 : places_->RankOf(waiting_.begin()->first);
+}
+
+std::vector<Rank> Round::RanksHere() const {
+  std::vector<Rank> ranks;
+  for (size_t i = 0; i < next_; ++i) ranks.push_back(places_->RankOf(PlaceAt(i)));
+  for (const auto& [place, contribution] : waiting_) ranks.push_back(places_->RankOf(place));
+  return ranks;
+}
+
+std::vector<Rank> Round::MissingRanks(Place asker) const {
   std::vector<Rank> missing;
   auto waiting = waiting_.begin();
-  const Rank end = next_ + static_cast<Rank>(
-                               std::min(roster_size_ - static_cast<size_t>(next_), kMostRanksTold));
-  for (Rank rank = next_; rank < end; ++rank) {
-    if (waiting != waiting_.end() && waiting->first == rank) {
+  const size_t end = next_ + std::min(places_->size() - next_, kMostRanksTold);
+  for (size_t i = next_; i < end; ++i) {
+    if (waiting != waiting_.end() && waiting->first == PlaceAt(i)) {
       ++waiting;
     } else {
-      missing.push_back(rank);
+      missing.push_back(places_->RankOf(PlaceAt(i)));
     }
   }
-  if (asker >= end && !Has(asker)) missing.push_back(asker);
+  if (IndexOf(asker) >= end && !Has(asker)) missing.push_back(places_->RankOf(asker));
   return missing;
 }
 

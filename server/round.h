@@ -1,6 +1,9 @@
 #ifndef BANDONEON_SERVER_ROUND_H_
 #define BANDONEON_SERVER_ROUND_H_
 
+#include <cstddef>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/container/btree_map.h"
@@ -8,6 +11,7 @@
 #include "common/base/ids.h"
 #include "common/telemetry/stage_times.h"
 #include "common/wire/program_steps.h"
+#include "server/places.h"
 #include "server/prefix_sum.h"
 #include "server/rank_waits.h"
 
@@ -23,30 +27,30 @@ struct Contribution {
   Buffer payload;              // still encoded; it was validated when it was received
 };
 
-// The open step of one key. Contributions are added in rank order: those of ranks 0, 1, ... as far
-// as they have arrived; a contribution that arrives before its turn waits until all lower ranks'
-// have arrived. Each call costs the same however many workers there are, and so do the bytes held
-// where pushes arrive in rank order. A value; not thread-safe.
+// The open step of one key. Contributions are added in the order of places: those of the first
+// places as far as they have arrived; a contribution that arrives before its turn waits until those
+// of all lower places have arrived. Each call costs the same however many workers there are, and so
+// do the bytes held where pushes arrive in that order. A value; not thread-safe.
 class Round {
  public:
   bool is_open() const { return step_ != 0; }
   Step step() const { return step_; }  // 0: no round is open
-  size_t roster_size() const { return roster_size_; }
 
-  void Open(Step step, size_t roster_size) {
+  // Opens a step, which every place of `places` is to push.
+  void Open(Step step, std::shared_ptr<const Places> places) {
     Close();
     step_ = step;
-    roster_size_ = roster_size;
+    places_ = std::move(places);
   }
   void Close() { *this = Round{}; }
 
-  // Takes a contribution to the open step. REQUIRES: 0 <= rank < roster_size(); !Has(rank); its
+  // Takes a contribution to the open step. REQUIRES: the roster has the place; !Has(place); its
   // learning rate is that of all others, and so is its program_steps, unless that is 0.
-  void Add(const KeyPlan& plan, BufferPool* pool, Rank rank, Contribution contribution);
+  void Add(const KeyPlan& plan, BufferPool* pool, Place place, Contribution contribution);
 
-  // Notes that this rank, which contributes to the open step, does not want the result.
-  void NoteUnwanted(Rank rank) { unwanted_.push_back(rank); }
-  const std::vector<Rank>& unwanted() const { return unwanted_; }
+  // Notes that this place, which contributes to the open step, does not want the result.
+  void NoteUnwanted(Place place) { unwanted_.push_back(place); }
+  const std::vector<Place>& unwanted() const { return unwanted_; }
   // Notes that a push asks for the key to go uncompressed after this step.
   void NoteUncompressed() { asks_uncompressed_ = true; }
   bool asks_uncompressed() const { return asks_uncompressed_; }
@@ -54,9 +58,9 @@ class Round {
   // BeginHold notes that a contribution was taken, which is held until the round has all of them.
   // EndHold then counts, for each, how long it was held and, unless `waits` is null, how long after
   // the round's first push it arrived. EndHold counts nothing if BeginHold was never called.
-  void BeginHold(const StageSpan& span, Rank rank, uint64_t bytes) {
-    if (held_.empty()) held_.reserve(roster_size_);
-    held_.push_back({span, bytes, rank});
+  void BeginHold(const StageSpan& span, Place place, uint64_t bytes) {
+    if (held_.empty()) held_.reserve(places_->size());
+    held_.push_back({span, bytes, places_->RankOf(place)});
   }
   void EndHold(RankWaits* waits) {
     for (const Held& held : held_) {
@@ -66,26 +70,29 @@ class Round {
     held_.clear();
   }
 
-  // Returns whether a rank has contributed to the open round.
-  bool Has(Rank rank) const {
-    return is_open() && (rank < next_ || waiting_.find(rank) != waiting_.end());
+  // Returns whether a place has contributed to the open round.
+  bool Has(Place place) const {
+    return is_open() && (IndexOf(place) < next_ || waiting_.find(place) != waiting_.end());
   }
-  bool IsComplete() const { return is_open() && static_cast<size_t>(next_) == roster_size_; }
+  // Returns the same of a rank, and false where the roster does not have it.
+  bool HasRank(Rank rank) const;
+  bool IsComplete() const { return is_open() && next_ == places_->size(); }
   // Returns the lowest rank that has contributed, or -1.
-  Rank FirstRank() const {
-    if (next_ > 0) return 0;
-    return waiting_.empty() ? -1 : waiting_.begin()->first;
-  }
-  // Returns the lowest rank that has not contributed: the one whose turn it is. REQUIRES:
-  // !IsComplete().
-  Rank FirstMissing() const { return next_; }
+  Rank FirstRank() const;
+  // Returns whether it is the turn of this place: all lower ones have contributed, and it has not.
+  bool IsTurnOf(Place place) const { return IndexOf(place) == next_; }
+  // Returns the rank whose turn it is. REQUIRES: !IsComplete().
+  Rank RankInTurn() const { return places_->RankOf(PlaceAt(next_)); }
+  // Returns the ranks that have contributed, rising.
+  std::vector<Rank> RanksHere() const;
   // Returns the learning rate, which all contributions share. REQUIRES: there is a contribution.
   float learning_rate() const { return learning_rate_; }
   // Returns the program's position as the lowest rank that knows it has told it.
   const ProgramPlace& program_place() const { return program_place_; }
-  // Returns the ranks that have not contributed, rising: those among the kMostRanksTold ranks from
-  // FirstMissing() on, and `asker` if it is one. Costs the same however many workers there are.
-  std::vector<Rank> MissingRanks(Rank asker) const;
+  // Returns the ranks that have not contributed, rising: those among the kMostRanksTold places from
+  // the one whose turn it is, and `asker` if it is one. Costs the same however many workers there
+  // are.
+  std::vector<Rank> MissingRanks(Place asker) const;
 
   // These are of all contributions. REQUIRES: IsComplete().
   bool has_nonfinite() const { return has_nonfinite_; }
@@ -109,17 +116,17 @@ class Round {
   void DropPayloads();
 
   Step step_ = 0;
-  size_t roster_size_ = 0;
-  Rank next_ = 0;  // contributions of the ranks below are added
+  std::shared_ptr<const Places> places_;  // null where no round is open
+  size_t next_ = 0;                       // contributions of the places below this index are added
   float learning_rate_ = 0;
   ProgramPlace program_place_;
   bool has_nonfinite_ = false;  // of any contribution, added or waiting
   bool is_all_absent_ = true;   // of the added contributions, as the next two
   double total_weight_ = 0;
   PrefixSum sum_;
-  absl::btree_map<Rank, Contribution> waiting_;  // contributions that wait for lower ranks'
+  absl::btree_map<Place, Contribution> waiting_;  // contributions that wait for lower places'
   size_t waiting_bytes_ = 0;
-  std::vector<Rank> unwanted_;  // in the order of arrival
+  std::vector<Place> unwanted_;  // in the order of arrival
   bool asks_uncompressed_ = false;
   std::vector<Held> held_;
 };

@@ -425,10 +425,7 @@ void Server::OnMembership(std::shared_ptr<const Membership> membership) {
   // which the last replies are still under way.
   if (!admission.keys.empty()) transport_->Admit(std::move(admission));
   for (const auto& shard : shards_) {
-    shard->Post([membership](ServerShard& owner) {
-      owner.SetMembership(membership);
-      return Sends();
-    });
+    shard->Post([membership](ServerShard& owner) { return owner.SetMembership(membership); });
   }
 }
 

@@ -7,21 +7,26 @@
 
 namespace bdn {
 
-void ServerShard::SetMembership(std::shared_ptr<const Membership> membership) {
-  if (membership->epoch <= context_.membership->epoch) return;
+Sends ServerShard::SetMembership(std::shared_ptr<const Membership> membership) {
+  if (membership->epoch <= context_.membership->epoch) return {};
   context_.SetMembership(std::move(membership));
-  context_.leaving.clear();  // they push again what they had pushed to open rounds
+  std::erase_if(context_.leaving,
+                [this](Rank rank) { return !context_.everyone->OfRank(rank).has_value(); });
+  Sends sends;
   for (auto& [key, state] : keys_) {
     // The rounds close without an answer: a worker's probe is answered with the missing ranks, its
     // own among them, and it sends its push again under the new epoch.
-    (void)Counted(&state, [&, &state = state] {
-      state.dense.round.Close();
-      if (state.plan->entry.kind == KeyKind::kBroadcast) {
-        state.broadcast.SetRoster(context_.roster_size());
+    Sends of_key = Counted(&state, [&, &state = state] {
+      if (state.plan->entry.kind == KeyKind::kDense) {
+        state.dense.SetRoster(context_.everyone);
+        return Sends();
       }
-      return Sends();
+      state.broadcast.SetRoster(context_.everyone);
+      return BroadcastKey(*state.plan, &state.broadcast, &context_).OnRoster();
     });
+    for (Outgoing& send : of_key) sends.push_back(std::move(send));
   }
+  return sends;
 }
 
 template <typename Change>
@@ -55,8 +60,9 @@ void ServerShard::AddKey(std::shared_ptr<const KeyPlan> plan) {
   if (state.plan != nullptr) return;
   if (plan->entry.kind == KeyKind::kDense) {
     state.dense.parts = MakeStateParts(*plan);
+    state.dense.SetRoster(context_.everyone);
   } else {
-    state.broadcast.SetRoster(context_.roster_size());
+    state.broadcast.SetRoster(context_.everyone);
   }
   state.plan = std::move(plan);
 }

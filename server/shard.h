@@ -23,8 +23,9 @@ class ServerShard {
   explicit ServerShard(const ShardOptions& options) : context_{.options = options} {}
 
   // Sets a new roster. Open rounds start over: their contributors learn from a probe that they are
-  // missing and send the same bytes again. Ignored unless its epoch is newer.
-  void SetMembership(std::shared_ptr<const Membership> membership);
+  // missing and send the same bytes again. Broadcasts that waited for a worker that is out go on;
+  // the frames for that are returned. Ignored unless its epoch is newer.
+  Sends SetMembership(std::shared_ptr<const Membership> membership);
 
   // Sets the workers that are leaving while others are not. They push no more, so a round that
   // needs them fails, without a change of the key's state.

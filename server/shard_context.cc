@@ -1,5 +1,6 @@
 #include "server/shard_context.h"
 
+#include <optional>
 #include <utility>
 
 #include "common/base/status.h"
@@ -32,13 +33,10 @@ ShardStats& ShardStats::operator+=(const ShardStats& other) {
 
 void ShardContext::SetMembership(std::shared_ptr<const Membership> next) {
   membership = std::move(next);
-  ranks.clear();
-  for (size_t rank = 0; rank < roster_size(); ++rank) {
-    ranks[membership->workers[rank].id] = static_cast<Rank>(rank);
-  }
+  everyone = std::make_shared<const Places>(membership->workers);
 }
 
-absl::StatusOr<Rank> ShardContext::RankOf(NodeId from, Epoch epoch) const {
+absl::StatusOr<Place> ShardContext::PlaceOf(const Places& roster, NodeId from, Epoch epoch) const {
   if (epoch < membership->epoch) {
     return FailedPrecondition("epoch %d has ended; the membership is at epoch %d", epoch,
                               membership->epoch);
@@ -47,8 +45,7 @@ absl::StatusOr<Rank> ShardContext::RankOf(NodeId from, Epoch epoch) const {
     return Unavailable("epoch %d is not known here yet; the membership is at epoch %d", epoch,
                        membership->epoch);
   }
-  const auto found = ranks.find(from);
-  if (found != ranks.end()) return found->second;
+  if (const std::optional<Place> place = roster.OfNode(from); place.has_value()) return *place;
   return PermissionDenied("node %d is not in the roster of epoch %d", from, membership->epoch);
 }
 
@@ -62,10 +59,10 @@ Frame ShardContext::ErrorFrame(const FrameHeader& request, const absl::Status& s
   return MakeFrame(AnswerHeader(request, FrameType::kError), EncodeError(status));
 }
 
-Sends ShardContext::ToAllWorkers(const Frame& frame) const {
+Sends ShardContext::ToAll(const Places& roster, const Frame& frame) {
   Sends sends;
-  sends.reserve(roster_size());
-  for (const NodeInfo& worker : membership->workers) sends.push_back({worker.id, frame});
+  sends.reserve(roster.size());
+  for (size_t i = 0; i < roster.size(); ++i) sends.push_back({roster.NodeOf(PlaceAt(i)), frame});
   return sends;
 }
 

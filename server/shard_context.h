@@ -6,7 +6,6 @@
 #include <memory>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/buffer.h"
@@ -15,6 +14,7 @@
 #include "common/wire/frame.h"
 #include "link/link_monitor.h"
 #include "server/memory_budget.h"
+#include "server/places.h"
 #include "server/rank_waits.h"
 
 namespace bdn {
@@ -71,23 +71,23 @@ struct ShardContext {
   ShardOptions options;
 
   std::shared_ptr<const Membership> membership = std::make_shared<const Membership>();
-  absl::flat_hash_map<NodeId, Rank> ranks;  // of the membership's workers
-  std::vector<Rank> leaving;                // workers that push no more, as ServerShard::SetLeaving
+  std::shared_ptr<const Places> everyone = std::make_shared<const Places>();  // all its workers
+  std::vector<Rank> leaving;  // workers that push no more, as ServerShard::SetLeaving
   uint32_t catalogue_version = 0;
   ShardStats stats;
   std::vector<double> scratch;  // for sums; one for all keys, so that it stays in the cache
 
   void SetMembership(std::shared_ptr<const Membership> next);
-  size_t roster_size() const { return membership->workers.size(); }
-  // Returns the rank of the worker that sent a frame of `epoch`. FailedPrecondition: the epoch is
-  // over. Unavailable: it is not known here yet. PermissionDenied: the node is no worker of it.
-  absl::StatusOr<Rank> RankOf(NodeId from, Epoch epoch) const;
+  // Returns the place of the worker that sent a frame of `epoch`. FailedPrecondition: the epoch is
+  // over. Unavailable: it is not known here yet. PermissionDenied: the node is not in the roster.
+  absl::StatusOr<Place> PlaceOf(const Places& roster, NodeId from, Epoch epoch) const;
 
   // Returns the header of this server's answer to a request.
   FrameHeader AnswerHeader(const FrameHeader& request, FrameType type) const;
   Frame ErrorFrame(const FrameHeader& request, const absl::Status& status) const;
 
-  Sends ToAllWorkers(const Frame& frame) const;
+  // Returns the frame for each worker of the roster, in the order of places.
+  static Sends ToAll(const Places& roster, const Frame& frame);
   // Returns an error frame for the asker alone, and counts it.
   Sends Refuse(NodeId to, const FrameHeader& request, const absl::Status& status);
   // Returns a frame that says that the answer must wait for these ranks.

@@ -22,7 +22,7 @@ class BroadcastKeyTest : public ::testing::Test {
   BroadcastKeyTest() {
     shard_.options.self = kServerNode;
     shard_.SetMembership(MakeMembership(3));
-    state_.SetRoster(3);
+    state_.SetRoster(MakePlaces(3));
   }
   BroadcastKey Target() { return BroadcastKey(*plan_, &state_, &shard_); }
   void Init(Rank rank, Step step, const std::string& bytes) {
@@ -216,7 +216,7 @@ TEST_F(BroadcastKeyTest, ANextValueWaitsForThoseWhoMayStillAskForTheOneBefore) {
 TEST_F(BroadcastKeyTest, CountsThoseWhoMayStillAskForTheValue) {
   constexpr int kWorkers = 8;
   shard_.SetMembership(MakeMembership(kWorkers, /*epoch=*/2));
-  state_.SetRoster(kWorkers);
+  state_.SetRoster(MakePlaces(kWorkers));
   std::mt19937 random(1);
   Step most = 0;
   for (int i = 0; i < 3000; ++i) {
@@ -237,7 +237,7 @@ TEST_F(BroadcastKeyTest, CountsThoseWhoMayStillAskForTheValue) {
         outbox_.Add(Target().OnProbe(WorkerNode(rank), frame.header));
     }
     size_t behind = 0;
-    for (Rank at = 0; at < kWorkers; ++at) behind += state_.IsBehind(at) ? 1 : 0;
+    for (size_t at = 0; at < kWorkers; ++at) behind += state_.IsBehind(PlaceAt(at)) ? 1 : 0;
     ASSERT_EQ(state_.num_behind, behind) << "after " << i;
     most = std::max(most, state_.value.step);
   }
@@ -260,7 +260,7 @@ TEST_F(BroadcastKeyTest, AThousandFetchesOfOneWorkerWaitAsOne) {
 
 TEST_F(BroadcastKeyTest, AJobOfOneKeepsNothing) {
   shard_.SetMembership(MakeMembership(1, /*epoch=*/2));
-  state_.SetRoster(1);
+  state_.SetRoster(MakePlaces(1));
   epoch_ = 2;
   Init(0, 1, "aaaa");
   EXPECT_EQ(outbox_.LastTo(0)->header.type, FrameType::kReply);

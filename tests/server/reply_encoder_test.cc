@@ -42,9 +42,9 @@ class ReplyEncoderTest : public ::testing::Test {
   Contribution Without(Kind kind) { return {.kind = kind, .weight = 1, .learning_rate = rate_}; }
   absl::StatusOr<Reply> Close(Step step, std::vector<Contribution> by_rank) {
     Round round;
-    round.Open(step, by_rank.size());
+    round.Open(step, MakePlaces(static_cast<int>(by_rank.size())));
     for (size_t rank = 0; rank < by_rank.size(); ++rank) {
-      round.Add(*plan_, nullptr, static_cast<Rank>(rank), std::move(by_rank[rank]));
+      round.Add(*plan_, nullptr, PlaceAt(rank), std::move(by_rank[rank]));
     }
     return EncodeReply({.run_seed = run_seed_, .scratch = &scratch_}, *plan_, &round, &parts_);
   }

@@ -1,5 +1,6 @@
 #include "tests/support/shard_rig.h"
 
+#include <numeric>
 #include <optional>
 
 #include "compressors/codec_spec.h"
@@ -14,9 +15,22 @@ SegmentedCodec CodecOf(const std::string& spec, const KeyOptions& options) {
 }  // namespace
 
 std::shared_ptr<const Membership> MakeMembership(int workers, Epoch epoch) {
+  std::vector<Rank> ranks(static_cast<size_t>(workers));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return MembershipOf(ranks, epoch);
+}
+
+std::shared_ptr<const Places> MakePlaces(int workers) {
+  return std::make_shared<const Places>(MakeMembership(workers)->workers);
+}
+
+std::shared_ptr<const Membership> MembershipOf(const std::vector<Rank>& ranks, Epoch epoch) {
   auto membership = std::make_shared<Membership>();
   membership->epoch = epoch;
-  for (Rank rank = 0; rank < workers; ++rank) {
+  Rank next = 0;
+  for (const Rank rank : ranks) {
+    while (next < rank) membership->vacant.push_back(next++);
+    next = rank + 1;
     membership->workers.push_back({.id = WorkerNode(rank), .role = Role::kWorker, .rank = rank});
   }
   membership->servers.push_back({.id = kServerNode,

@@ -16,6 +16,9 @@ inline constexpr NodeId kServerNode = 100;
 inline constexpr NodeId WorkerNode(Rank rank) { return static_cast<NodeId>(rank + 1); }
 
 std::shared_ptr<const Membership> MakeMembership(int workers, Epoch epoch = 1);
+// The membership of the workers of these ranks, which rise; the ranks between them are vacant.
+std::shared_ptr<const Membership> MembershipOf(const std::vector<Rank>& ranks, Epoch epoch);
+std::shared_ptr<const Places> MakePlaces(int workers);
 
 // The options of a key under test.
 struct KeyOptions {
