@@ -32,6 +32,8 @@ namespace {
 constexpr std::chrono::seconds kSchedulerStart{30};
 // The exit code of ssh where it fails itself; any other is the remote command's.
 constexpr int kSshFailed = 255;
+// The exit code of a program that the job has gone on without, and that may be started anew.
+constexpr int kEvictedCode = 75;
 constexpr char kLoopback4[] = "127.0.0.1";
 constexpr char kLoopback6[] = "::1";
 // A line that does not end is shown after this time as far as it has come.
@@ -454,18 +456,56 @@ void LocalJob::HandleEnd(size_t process, int code) {
   // otherwise has failed.
   const bool by_signal = code == 128 + SIGTERM || (code > 128 && code == code_);
   const bool expected = code == 0 || (told && (code <= 128 || by_signal));
-  if (expected) return;
+  if (expected || GoesOnWithout({process, code})) return;
   failures_.push_back({process, code});
   // The cause, which is known when all have ended, is named last. Until then the first to end is
   // said at once, as the others may take a while.
   if (failures_.size() == 1 && is_worker(process)) {
-    Say(absl::StrFormat("%s (pid %d) %s", group_.name(process), group_.pid(process),
-                        DescribeCode(code)));
+    Say(DescribeEnd(failures_.back()));
   }
   if (is_remote(process) && code == kSshFailed) {
     Say("255 is what ssh returns where it fails itself: try ssh -o BatchMode=yes HOST true");
   }
   if (phase_ == Phase::kRunning) Enter(Phase::kLingering, options_.linger);
+}
+
+std::string LocalJob::DescribeEnd(const Failure& ended) const {
+  return absl::StrFormat("%s (pid %d) %s", group_.name(ended.process), group_.pid(ended.process),
+                         DescribeCode(ended.code));
+}
+
+std::optional<size_t> LocalJob::MemberOf(size_t process) const {
+  if (process < host(0)) return std::nullopt;
+  if (options_.hosts == 0) return process - worker(0);
+  return is_worker(process) ? (process - worker(0)) / static_cast<size_t>(workers_per_host())
+                            : process - host(0);
+}
+
+bool LocalJob::GoesOnWithout(const Failure& ended) {
+  const std::optional<size_t> member = MemberOf(ended.process);
+  if (options_.min_workers == 0 || phase_ != Phase::kRunning || !member) return false;
+  // The processes of a host whose daemon is gone end with errors of their own.
+  for (const Failure& lost : lost_) {
+    if (MemberOf(lost.process) == member) return true;
+  }
+  const bool is_node = options_.hosts == 0 || !is_worker(ended.process);
+  const bool is_lost = ended.code > 128 || ended.code == kEvictedCode;
+  const size_t all = static_cast<size_t>(options_.hosts > 0 ? options_.hosts : options_.workers);
+  const size_t left = all - lost_.size() - 1;
+  if (!is_node || !is_lost || left < static_cast<size_t>(options_.min_workers)) return false;
+  lost_.push_back(ended);
+  Say(absl::StrFormat("%s; the job goes on with %d of %d", DescribeEnd(ended), left, all));
+  return true;
+}
+
+void LocalJob::SayWhoWasLost() {
+  if (code_ != 0 || lost_.empty()) return;
+  std::string names;
+  for (const Failure& lost : lost_) {
+    if (!names.empty()) names += "; ";
+    names += DescribeEnd(lost);
+  }
+  Say("the job has ended without those that it lost: " + names);
 }
 
 // With hosts, a node of the job is a host daemon, which is lost when one of its workers is.
@@ -525,6 +565,9 @@ void LocalJob::SayCause() {
   std::string reason;
   for (std::string line; std::getline(file, line) && !line.empty();) names.push_back(line);
   std::getline(file, reason);
+  // A job that has failed may owe that to one that it was to go on without.
+  const bool has_failed = !failures_.empty() || !names.empty();
+  if (has_failed) failures_.insert(failures_.end(), lost_.begin(), lost_.end());
   std::optional<Failure> cause = FindCause(names, reason);
   if (!cause && !failures_.empty()) cause = failures_.front();
   if (!cause) return;
@@ -595,6 +638,7 @@ int LocalJob::Wait() {
     Write(stream, printer_.Finish(stream));
   }
   SayCause();
+  SayWhoWasLost();
   return code_;
 }
 

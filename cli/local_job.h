@@ -36,6 +36,9 @@ struct JobOptions {
   bool json_lines = false;             // whether each line that we print is a JSON object
   int input = -1;                      // the standard input of the only worker; -1: none
   int servers = 1;
+  // The setting min-workers: a worker that a signal ends is not the end of the job while so many
+  // are left, or so many host daemons where there are hosts. 0: all are needed.
+  int min_workers = 0;
   std::string seed;         // of the scheduler; "": its default
   std::string http_listen;  // of the scheduler's status page; "": none
   Variables settings;       // BANDONEON_NAME=value, for every process
@@ -48,8 +51,8 @@ struct JobOptions {
 };
 
 // A whole job on this machine, but for workers that run elsewhere: a scheduler, servers and
-// workers, from start to end. When one of them fails all are ended, and also when a signal comes
-// for us. Not thread-safe.
+// workers, from start to end. When one of them fails all are ended, unless min_workers says that
+// the others go on, and also when a signal comes for us. Not thread-safe.
 class LocalJob {
  public:
   // Handles a line that a worker wrote to its standard output.
@@ -76,11 +79,11 @@ class LocalJob {
   void Fail(int code, std::string_view why);
 
   // Supervises the job until all processes have ended, and makes sure that they do. Returns 0 when
-  // all workers returned 0, else the code of the process that failed first, or 128 + the signal
-  // that came for us. The last line names that process: the others fail because of it, may end
-  // before it, and it may hang itself. The scheduler's record says which was first; where it has
-  // none, the first process to end does. The code is 1 where the process that failed did not end by
-  // itself.
+  // all workers returned 0 but for those without which the job went on, else the code of the
+  // process that failed first, or 128 + the signal that came for us. The last line names that
+  // process: the others fail because of it, may end before it, and it may hang itself. The
+  // scheduler's record says which was first; where it has none, the first process to end does. The
+  // code is 1 where the process that failed did not end by itself.
   int Wait();
   // Prints a line of our own to standard error.
   void Say(std::string_view line) { Print(ProcessGroup::Stream::kError, options_.command, line); }
@@ -141,6 +144,15 @@ class LocalJob {
     size_t process;
     int code;  // 0 where it did not end by itself
   };
+  // Returns whether the job goes on although this process has ended with an error: it is a worker,
+  // or a host's daemon, which a signal ended or which the job had gone on without, and enough are
+  // left. Notes that, and says so.
+  bool GoesOnWithout(const Failure& ended);
+  // Returns the host, or without hosts the worker, to which a process belongs; nothing for the
+  // scheduler and the servers.
+  std::optional<size_t> MemberOf(size_t process) const;
+  std::string DescribeEnd(const Failure& ended) const;
+  void SayWhoWasLost();
   // Returns the process that the scheduler has recorded in `names`; those that ended with errors
   // are looked at first.
   std::optional<Failure> FindCause(const std::vector<std::string>& names,
@@ -168,6 +180,8 @@ class LocalJob {
   Phase phase_ = Phase::kRunning;
   int code_ = 0;
   std::vector<Failure> failures_;  // in the order of their ends
+  // The first end of each member without which the job goes on, in their order.
+  std::vector<Failure> lost_;
   bool output_lost_ = false;
   LinePrinter printer_;
   EchoFilter echoes_;

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "cli/commands.h"
 #include "cli/guardian.h"
@@ -43,7 +44,9 @@ constexpr char kUsageText[] =
     "\n"
     "Starts a scheduler, servers and workers on this machine, tags each one's lines, passes SIGINT "
     "and\n"
-    "SIGTERM on, and ends all when one fails. Returns 0 when all workers did, else the code of "
+    "SIGTERM on, and ends all when one fails; with --set min-workers=N a worker that a signal "
+    "ends is not the\n"
+    "end while N are left. Returns 0 when all workers that were not lost did, else the code of "
     "the\n"
     "process that failed first (128 + N when signal N ended it, 1 when it did not end by itself); "
     "the last\n"
@@ -85,6 +88,19 @@ bool WantsJson(const Variables& settings) {
     if (name == "BANDONEON_LOG_FORMAT") format = value;
   }
   return format == "json";
+}
+
+// Returns the setting min-workers, which the scheduler checks; 0 where it is not said.
+absl::StatusOr<int> MinWorkers(const Variables& settings) {
+  const char* exported = getenv("BANDONEON_MIN_WORKERS");
+  std::string text = exported == nullptr ? "" : exported;
+  for (const auto& [name, value] : settings) {
+    if (name == "BANDONEON_MIN_WORKERS") text = value;
+  }
+  int fewest = 0;
+  if (text.empty() || absl::SimpleAtoi(text, &fewest)) return fewest;
+  return absl::InvalidArgumentError(
+      absl::StrFormat("setting min-workers is '%s', which is no number", text));
 }
 
 absl::Status ReadRemote(const CommandFlags& flags, JobOptions* options) {
@@ -167,6 +183,9 @@ absl::StatusOr<JobOptions> ReadOptions(const CommandFlags& flags) {
   options.linger = *linger;
   options.grace = *grace;
   options.settings = *std::move(settings);
+  const auto fewest = MinWorkers(options.settings);
+  if (!fewest.ok()) return fewest.status();
+  options.min_workers = *fewest;
   return options;
 }
 

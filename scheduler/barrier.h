@@ -24,6 +24,12 @@ class Barrier {
     if (auto node = present_.extract(member); !node.empty()) missing_.insert(std::move(node));
   }
 
+  // Expects a member no more, whether it has come or not.
+  void Remove(const RosterMember& member) {
+    missing_.erase(member);
+    present_.erase(member);
+  }
+
   bool Has(const RosterMember& member) const { return present_.count(member) > 0; }
   bool full() const { return missing_.empty(); }
   bool empty() const { return present_.empty(); }

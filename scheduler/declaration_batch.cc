@@ -38,6 +38,21 @@ absl::Status DeclarationBatch::Add(const RosterMember& member, DeclarationPart p
   return absl::OkStatus();
 }
 
+void DeclarationBatch::Remove(const RosterMember& member, const Roster& left) {
+  arrived_.Remove(member);
+  differing_.erase(member);
+  if (asked_ == member) asked_.reset();
+  if (member == first_ && !has_list_) {
+    said_.erase(member);
+    first_ = *left.begin();
+    // Its digest has arrived, perhaps, but its list has not.
+    arrived_.Withdraw(first_);
+  } else if (member != first_) {
+    said_.erase(member);  // the list of first_ stays: it is the catalogue's
+  }
+  AskNext();
+}
+
 bool DeclarationBatch::Wants(const RosterMember& member) const {
   return member == first_ ? !has_list_ : asked_ == member;
 }

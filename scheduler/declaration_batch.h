@@ -35,6 +35,9 @@ class DeclarationBatch {
   // FailedPrecondition: the member declared something else before. InvalidArgument: the part does
   // not follow those before. After either nothing has changed. REQUIRES: `member` is expected.
   absl::Status Add(const RosterMember& member, DeclarationPart part);
+  // Expects a member no more, because the job goes on without it. Where the list was still to come
+  // from it, the lowest rank of those that are left gives the list. REQUIRES: `left` is not empty.
+  void Remove(const RosterMember& member, const Roster& left);
   // Returns why the batch failed, or OK. A failed batch is of no more use. InvalidArgument names
   // two workers, the tensor and the difference; or it is the error of the check of a list.
   const absl::Status& failure() const { return failure_; }
@@ -69,7 +72,7 @@ class DeclarationBatch {
   void AskNext();
   absl::Status CompareLists(const RosterMember& member, const Said& said) const;
 
-  const RosterMember first_;
+  RosterMember first_;  // gives the list
   const Check check_;
   bool has_list_ = false;  // all of the list of first_ has come
   std::map<RosterMember, Said> said_;

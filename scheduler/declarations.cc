@@ -26,6 +26,7 @@ Declarations::Declarations(const JobOptions& options)
 void Declarations::Begin(std::shared_ptr<const Membership> membership) {
   membership_ = std::move(membership);
   roster_ = RosterOf(*membership_);
+  num_ranks_ = roster_.size();
   version_.epoch = membership_->epoch;
   placer_.emplace(membership_->servers);
   for (const NodeInfo& server : membership_->servers) {
@@ -157,14 +158,20 @@ absl::StatusOr<uint64_t> Declarations::Declare(const RosterMember& member, Decla
       leaving_.count(*declared.asked()) > 0) {
     FailWithout(number, &batch, *declared.asked());
   }
-  if (declared.failure().ok() && declared.full() && !batch.version.has_value()) {
-    if (absl::Status status = Plan(&batch); !status.ok()) declared.Fail(std::move(status));
-  } else if (!declared.failure().ok()) {
+  if (declared.failure().ok()) {
+    PlanIfFull(&batch);
+  } else {
     declared.Fail(WithAdvice(declared.failure()));
   }
   const bool ended = !declared.failure().ok() || batch.version.has_value();
   if (ended || declared.asked() != asked) changed_.insert(number);
   return number;
+}
+
+void Declarations::PlanIfFull(Batch* batch) {
+  DeclarationBatch& declared = batch->declared;
+  if (!declared.failure().ok() || !declared.full() || batch->version.has_value()) return;
+  if (absl::Status status = Plan(batch); !status.ok()) declared.Fail(std::move(status));
 }
 
 // ---- Retiring
@@ -173,6 +180,12 @@ void Declarations::Done::Add(const RosterMember& member) {
   std::vector<bool>::reference is_done = by_rank.at(static_cast<size_t>(member.rank));
   if (!is_done) ++count;
   is_done = true;
+}
+
+void Declarations::Done::Remove(const RosterMember& member) {
+  std::vector<bool>::reference is_done = by_rank.at(static_cast<size_t>(member.rank));
+  if (is_done) --count;
+  is_done = false;
 }
 
 absl::Status Declarations::WithAdvice(absl::Status failure) const {
@@ -193,7 +206,7 @@ void Declarations::MarkDone(uint32_t number, const RosterMember& member) {
   Done& done = found->second;
   if (is_first) {
     // All workers that are leaving are done with every tensor.
-    done.by_rank.resize(roster_.size());
+    done.by_rank.resize(num_ranks_);
     for (const RosterMember& gone : leaving_) done.Add(gone);
   }
   done.Add(member);
@@ -384,6 +397,31 @@ void Declarations::OnLeaving(const RosterMember& member) {
   std::vector<uint32_t> retired;
   for (auto& [number, done] : done_with_) {
     done.Add(member);
+    retired.push_back(number);
+  }
+  RemoveRetired(retired);
+}
+
+void Declarations::OnLost(const RosterMember& member) {
+  roster_.erase(member);
+  leaving_.erase(member);
+  latest_.erase(member.node);
+  for (auto next = batches_.begin(); next != batches_.end();) {
+    const auto found = next++;
+    Batch& batch = found->second;
+    batch.declared.Remove(member, roster_);
+    batch.answered.Remove(member);
+    PlanIfFull(&batch);
+    // Whoever is asked for a list now hears of it, too.
+    changed_.insert(found->first);
+    if (batch.answered.full()) {
+      changed_.erase(found->first);
+      batches_.erase(found);
+    }
+  }
+  std::vector<uint32_t> retired;
+  for (auto& [number, done] : done_with_) {
+    done.Remove(member);
     retired.push_back(number);
   }
   RemoveRetired(retired);

@@ -75,6 +75,9 @@ class Declarations {
   // Notes that this worker is leaving: fails the batches that wait for it to declare, also those
   // that begin later. The worker counts as done with all tensors.
   void OnLeaving(const RosterMember& member);
+  // Goes on without this member: its batches, and the tensors with which all others are done, wait
+  // for it no more. REQUIRES: some member is left.
+  void OnLost(const RosterMember& member);
   // Forgets all batches, because the job has failed.
   void Abandon() { batches_.clear(); }
 
@@ -116,6 +119,7 @@ class Declarations {
   // The workers that are done with a tensor; those that are leaving are done with all.
   struct Done {
     void Add(const RosterMember& member);
+    void Remove(const RosterMember& member);
     std::vector<bool> by_rank;
     size_t count = 0;
   };
@@ -135,6 +139,8 @@ class Declarations {
   absl::Status WithAdvice(absl::Status failure) const;
   // Cuts and places the new tensors of a full batch, and publishes them.
   absl::Status Plan(Batch* batch);
+  // Plans a batch if everybody has declared in it.
+  void PlanIfFull(Batch* batch);
   // Notes that a member is done with a tensor. REQUIRES: the tensor is not retired.
   void MarkDone(uint32_t number, const RosterMember& member);
   void RetireWhatIsDeclaredAnew(const std::vector<TensorDeclaration>& tensors);
@@ -150,6 +156,7 @@ class Declarations {
   std::shared_ptr<const Membership> membership_;  // null until Begin
   Roster roster_;
   Roster leaving_;
+  size_t num_ranks_ = 0;  // of all that have joined
 
   PlacementVersion version_;
   std::vector<SharedDelta> deltas_;

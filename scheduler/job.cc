@@ -30,13 +30,16 @@ Job::Job(JobOptions options, absl::Time now)
 
 CallId Job::AnswerNow(const absl::Status& status) {
   const CallId call_id = calls_.NewId();
-  completions_.push_back({call_id, status, {}, {}});
+  completions_.push_back({call_id, status, {}, {}, {}});
   return call_id;
 }
 
 void Job::Complete(CallId call_id, absl::Status status) {
   const WaitingCall call = calls_.Take(call_id);
-  Completion completion{call_id, std::move(status), {}, {}};
+  Completion completion{call_id, std::move(status), {}, {}, {}};
+  if (call.subject.kind == WaitSubject::Kind::kBarrier) {
+    completion.vacant = table_.membership()->vacant;
+  }
   if (completion.status.ok() && call.subject.kind == WaitSubject::Kind::kJoin) {
     const NodeInfo& node = table_.Find(call.node)->info;
     completion.join = {.node = node.id,
@@ -143,6 +146,7 @@ absl::Status Job::CheckMember(NodeId node) const {
   const MembershipTable::Member* member = table_.Find(node);
   if (member == nullptr) return NotFound("node %d is not of this job", node);
   if (member->left) return FailedPrecondition("node %d has left", node);
+  if (!member->evicted.ok()) return member->evicted;
   return absl::OkStatus();
 }
 
@@ -233,12 +237,7 @@ void Job::StartIfFull(absl::Time now) {
   if (!table_.full()) return;
   table_.Freeze(now);
   const Membership& all = *table_.membership();
-  // Workers speak with servers only, so they are not told of each other.
-  auto servers = std::make_shared<Membership>();
-  servers->epoch = all.epoch;
-  servers->servers = all.servers;
-  servers->MakeIndex();
-  servers_view_ = std::move(servers);
+  MakeWorkersView();
   roster_ = RosterOf(all);
   leaving_ = Barrier(roster_);
   declarations_.Begin(table_.membership());
@@ -246,6 +245,18 @@ void Job::StartIfFull(absl::Time now) {
   Happened("all joined",
            absl::StrFormat("%d worker(s), %d server(s)", all.workers.size(), all.servers.size()));
   CompleteAll(calls_.WaitingFor({WaitSubject::Kind::kJoin}), absl::OkStatus());
+}
+
+void Job::MakeWorkersView() {
+  const Membership& all = *table_.membership();
+  // Workers speak with servers only, so they are not told of each other: of themselves they hear
+  // which ranks are vacant.
+  auto view = std::make_shared<Membership>();
+  view->epoch = all.epoch;
+  view->servers = all.servers;
+  view->vacant = all.vacant;
+  view->MakeIndex();
+  workers_view_ = std::move(view);
 }
 
 // ---- declaring
@@ -373,7 +384,7 @@ CallId Job::Leave(NodeId node, const absl::Status& reason, absl::Time deadline, 
   if (const absl::Status status = CheckMember(node); !status.ok()) return AnswerNow(status);
   if (!reason.ok()) {
     table_.MarkLeft(node);
-    Lost(node, absl::StrFormat("left with an error: %s", reason.message()));
+    FailBy(node, absl::StrFormat("left with an error: %s", reason.message()));
     return AnswerNow(absl::OkStatus());
   }
   if (member->info.role == Role::kServer) return LeaveAsServer(node);
@@ -412,7 +423,7 @@ CallId Job::LeaveAsWorker(const RosterMember& member, absl::Time deadline) {
 
 void Job::EndWork() {
   work_done_ = true;
-  auto view = std::make_shared<Membership>(*servers_view_);
+  auto view = std::make_shared<Membership>(*workers_view_);
   ++view->epoch;
   // Servers see one more epoch, without workers, which tells them that their work is done.
   last_view_ = std::move(view);
@@ -437,19 +448,66 @@ void Job::Fail(absl::Status failure) {
 
 void Job::Lost(NodeId node, const std::string& how) {
   const MembershipTable::Member* member = table_.Find(node);
-  // Before the freeze a lost node is one that gives up joining, which Withdraw handles.
-  if (member == nullptr || !table_.frozen() || !failure_.ok()) return;
+  // Before the freeze a lost node is one that gives up joining, which Withdraw handles. A worker
+  // that is out already cannot be lost again.
+  const bool counts = member != nullptr && table_.frozen() && failure_.ok() && member->evicted.ok();
+  if (!counts) return;
   if (work_done_) {
     table_.MarkLeft(node);
     ++revision_.job;
-    return;
+  } else if (MayGoOnWithout(member->info)) {
+    GoOnWithout(MemberOf(node), how);
+  } else {
+    const int fewest = options_.config.min_workers;
+    const bool has_rule = member->info.role == Role::kWorker && fewest > 0;
+    FailBy(node, has_rule ? absl::StrFormat("%s; %d workers would be left, and min-workers is %d",
+                                            how, roster_.size() - 1, fewest)
+                          : how);
   }
-  lost_ = &member->info;
-  const std::string name = member->info.role == Role::kWorker
-                               ? NameOf(MemberOf(node), member->info)
-                               : MembershipTable::Describe(member->info);
+}
+
+void Job::FailBy(NodeId node, const std::string& how) {
+  const NodeInfo& info = table_.Find(node)->info;
+  const std::string name =
+      info.role == Role::kWorker ? NameOf(MemberOf(node), info) : MembershipTable::Describe(info);
   Happened("lost", name);
+  lost_ = &info;
   Fail(Aborted("%s %s", name, how));
+}
+
+bool Job::MayGoOnWithout(const NodeInfo& node) const {
+  const int fewest = options_.config.min_workers;
+  return node.role == Role::kWorker && fewest > 0 && roster_.size() > static_cast<size_t>(fewest);
+}
+
+void Job::GoOnWithout(const RosterMember& gone, const std::string& how) {
+  const std::string name = NameOf(gone, table_.Find(gone.node)->info);
+  Happened("lost", name);
+  const absl::Status evicted = Evicted("the job goes on without %s, which %s", name, how);
+  table_.Evict(gone.node, evicted);
+  roster_.erase(gone);
+  MakeWorkersView();
+  ChangeForAll();
+  Happened("goes on", absl::StrFormat("epoch %d, with %d of %d workers: without %s, which %s",
+                                      table_.membership()->epoch, roster_.size(),
+                                      options_.config.num_workers, NameOf(gone), how));
+  // Its own calls first: nothing that they wait for concerns it any more.
+  CompleteAll(calls_.Of(gone.node), evicted);
+  for (auto next = barriers_.begin(); next != barriers_.end();) {
+    const auto barrier = next++;
+    barrier->second.Remove(gone);
+    if (barrier->second.empty()) {
+      barriers_.erase(barrier);
+    } else if (barrier->second.full()) {
+      EndBarrier(std::string(barrier->first), absl::OkStatus());
+    }
+  }
+  const PlacementVersion before = declarations_.version();
+  declarations_.OnLost(gone);
+  if (declarations_.version() != before) ChangeForServers();
+  AnswerChangedDeclarations();
+  leaving_.Remove(gone);
+  if (leaving_.full()) EndWork();
 }
 
 void Job::Happened(const char* kind, std::string text) {
@@ -491,6 +549,25 @@ absl::Status Job::ReportQuality(NodeId node, const std::vector<QualityGroup>& gr
   BDN_RETURN_IF_ERROR(CheckMember(node));
   now_ = now;
   if (history_ != nullptr) history_->Measured(node, member->info.role, groups);
+  return absl::OkStatus();
+}
+
+absl::Status Job::ReportWaits(NodeId node, const std::vector<RankWait>& waits, absl::Time now) {
+  BDN_RETURN_IF_ERROR(CheckMember(node));
+  now_ = now;
+  const NodeInfo& server = table_.Find(node)->info;
+  if (server.role != Role::kServer) return InvalidArgument("node %d is no server", node);
+  const absl::Duration most = options_.config.stuck_timeout;
+  for (const RankWait& each : waits) {
+    if (most == absl::ZeroDuration() || each.wait < most || work_done_) continue;
+    const auto late = std::ranges::find(roster_, each.rank, &RosterMember::rank);
+    // A rank of an earlier epoch, or one that the job cannot do without, is only waited for.
+    if (late == roster_.end() || !MayGoOnWithout(table_.Find(late->node)->info)) continue;
+    Lost(late->node, absl::StrFormat("lives, but rounds at server %d have waited for its pushes "
+                                     "for %.1f s, and stuck-timeout is %s",
+                                     server.rank, absl::ToDoubleSeconds(each.wait),
+                                     absl::FormatDuration(most)));
+  }
   return absl::OkStatus();
 }
 
@@ -573,8 +650,9 @@ Job::View Job::ViewOf(NodeId node) const {
   const MembershipTable::Member* member = table_.Find(node);
   if (member == nullptr) return view;
   view.left = member->left;
+  if (!member->evicted.ok()) return {.failure = member->evicted};
   if (member->info.role == Role::kWorker) {
-    view.membership = servers_view_;
+    view.membership = workers_view_;
     return view;
   }
   view.placed = declarations_.version();

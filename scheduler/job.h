@@ -35,6 +35,7 @@ class Job {
     absl::Status status;         // of all calls
     JoinResult join;             // of Join
     DeclarationAnswer declared;  // of Declare
+    std::vector<Rank> vacant;    // of ArriveAtBarrier: the vacant ranks as the barrier ends
   };
 
   // The facts that a node is told. Members are null or OK until there is something to tell.
@@ -75,13 +76,18 @@ class Job {
   absl::Status Heartbeat(NodeId node, const NodeProgress& progress, absl::Time now);
   // Takes all quality figures of the links that the node encodes for. The groups have been checked.
   absl::Status ReportQuality(NodeId node, const std::vector<QualityGroup>& groups, absl::Time now);
+  // Takes the ranks for which rounds at a server wait. A worker for which they have waited for
+  // stuck-timeout is taken out of the job, if that may go on without it. InvalidArgument: the node
+  // is no server.
+  absl::Status ReportWaits(NodeId node, const std::vector<RankWait>& waits, absl::Time now);
   // Takes values that a worker's program reported. Their names have been checked.
   absl::Status Report(NodeId node, const std::vector<ReportedValue>& values, absl::Time now);
   // Notes that the node's connection broke: the node has a short while to be heard again.
   void ConnectionBroke(NodeId node, absl::Time now);
   // Lengthens all leases by the time that the scheduler itself was held up and could hear no node.
   void WasHeldUp(absl::Duration pause);
-  // Notes that the node is known to be gone. The job fails unless its work is done.
+  // Notes that the node is known to be gone. The job goes on without a worker while min_workers are
+  // left; else it fails, unless its work is done.
   void Lost(NodeId node, const std::string& how);
 
   // Ends the job for all nodes, unless it is over already.
@@ -154,6 +160,15 @@ class Job {
   void EndBarrier(const std::string& name, const absl::Status& status);
   // Ends the barrier if this worker, which is leaving, has not come to it.
   void AbortIfLeaving(const std::string& name, const RosterMember& member);
+  // Returns whether the job may go on without this node.
+  bool MayGoOnWithout(const NodeInfo& node) const;
+  // Takes a worker out of the job: whatever waited for it waits no more. The next epoch begins.
+  // `how` continues "worker 1 ...".
+  void GoOnWithout(const RosterMember& gone, const std::string& how);
+  // Fails the job because of a node; `how` continues "worker 1 ...".
+  void FailBy(NodeId node, const std::string& how);
+  // Makes what workers are told of the membership.
+  void MakeWorkersView();
   // Ends the job regularly: all workers are leaving.
   void EndWork();
   void ChangeForAll() { ++revision_.all; }
@@ -183,7 +198,7 @@ class Job {
   absl::Status failure_;
   const NodeInfo* lost_ = nullptr;  // the node whose loss failed the job; of the table
   bool work_done_ = false;          // all workers are leaving
-  std::shared_ptr<const Membership> servers_view_;  // the membership that workers are told
+  std::shared_ptr<const Membership> workers_view_;  // the membership that workers are told
   // The membership that servers are told once the work is done.
   std::shared_ptr<const Membership> last_view_;
   Revision revision_;

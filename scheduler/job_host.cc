@@ -98,6 +98,13 @@ absl::Status JobHost::ReportQuality(NodeId node, const std::vector<QualityGroup>
   return job_.ReportQuality(node, groups, Awake());
 }
 
+absl::Status JobHost::ReportWaits(NodeId node, const std::vector<RankWait>& waits) {
+  MutexLock lock(&mu_);
+  absl::Status status = job_.ReportWaits(node, waits, Awake());
+  changed_.SignalAll();
+  return status;
+}
+
 absl::Status JobHost::Retire(NodeId node, const std::vector<uint32_t>& tensors) {
   MutexLock lock(&mu_);
   absl::Status status = job_.Retire(node, tensors, clock_->Now());

@@ -25,6 +25,9 @@ constexpr Family kLeases = {
     "The node was heard so long ago; only the nodes not heard for longest are shown.", "node"};
 constexpr Family kLeaseTimeout = {"lease_timeout_seconds", kGauge,
                                   "A node is lost when it was not heard for so long."};
+constexpr Family kLost = {"workers_lost", kGauge, "The job goes on without so many workers."};
+constexpr Family kEpoch = {"epoch", kGauge,
+                           "The membership has this number; it rises with each change."};
 constexpr Family kStep = {"job_step", kGauge, "This step is the highest that a node has reported."};
 constexpr Family kTensors = {"tensors", kGauge,
                              "So many tensors are declared, broadcasts included."};
@@ -55,7 +58,7 @@ std::vector<Series> NodesOf(const Job& job) {
   double workers = 0;
   double servers = 0;
   for (const auto& [id, member] : job.table().members()) {
-    if (!member.left) (member.info.role == Role::kServer ? servers : workers) += 1;
+    if (member.is_here()) (member.info.role == Role::kServer ? servers : workers) += 1;
   }
   return {{"server", servers}, {"worker", workers}};
 }
@@ -66,7 +69,7 @@ std::vector<Series> LeasesOf(const Job& job, absl::Time now) {
   std::vector<Series> all;
   if (job.state() != Job::State::kRunning) return all;
   for (const auto& [id, member] : job.table().members()) {
-    if (member.left) continue;
+    if (!member.is_here()) continue;
     all.push_back({NameOf(member.info), absl::ToDoubleSeconds(now - member.last_heard)});
   }
   KeepLargest(&all);
@@ -110,6 +113,14 @@ std::vector<std::unique_ptr<Registry::Source>> AddJobMetrics(SchedulerService* s
   of_job(kLeases, LeasesOf);
   of_job(kLeaseTimeout, [one](const Job& job, absl::Time) {
     return one(absl::ToDoubleSeconds(job.config().lease_timeout));
+  });
+  of_job(kLost, [one](const Job& job, absl::Time) {
+    const auto& now = job.table().membership();
+    return one(now == nullptr ? 0.0 : static_cast<double>(now->vacant.size()));
+  });
+  of_job(kEpoch, [one](const Job& job, absl::Time) {
+    const auto& now = job.table().membership();
+    return one(now == nullptr ? 0.0 : static_cast<double>(now->epoch));
   });
   of_job(kStep, [one](const Job& job, absl::Time) { return one(StepOf(job)); });
   of_job(kTensors, [one](const Job& job, absl::Time) {

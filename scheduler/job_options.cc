@@ -40,6 +40,14 @@ absl::Status CheckJobOptions(const JobOptions& options) {
   if (config.num_servers < 1 || config.num_servers > kMaxNodes) {
     return InvalidArgument("servers is %d: expected 1 to %d", config.num_servers, kMaxNodes);
   }
+  if (config.min_workers < 0 || config.min_workers > config.num_workers) {
+    return InvalidArgument("min-workers is %d: expected 0 (all) to %d, the number of workers",
+                           config.min_workers, config.num_workers);
+  }
+  if (config.stuck_timeout < absl::ZeroDuration()) {
+    return InvalidArgument("stuck-timeout is %s: expected 0s (never) or more",
+                           absl::FormatDuration(config.stuck_timeout));
+  }
   BDN_RETURN_IF_ERROR(CheckRange("partition-bytes", config.partition_bytes, 4096, 1 << 30));
   if (options.limits.max_job_bytes == 0) return InvalidArgument("max-job-bytes is 0");
   const DeclarationLimits& limits = options.limits;

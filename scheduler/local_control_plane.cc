@@ -84,11 +84,12 @@ class LocalControlPlane final : public ControlPlane {
     return host_->AcknowledgePlacement(node(), version);
   }
 
-  absl::Status Barrier(const std::string& name, absl::Duration timeout) override {
-    return Wait([&](JobHost::Done callback) {
-             return host_->ArriveAtBarrier(node(), name, timeout, std::move(callback));
-           })
-        .status;
+  absl::StatusOr<std::vector<Rank>> Meet(const std::string& name, absl::Duration timeout) override {
+    const Job::Completion done = Wait([&](JobHost::Done callback) {
+      return host_->ArriveAtBarrier(node(), name, timeout, std::move(callback));
+    });
+    BDN_RETURN_IF_ERROR(done.status);
+    return done.vacant;
   }
 
   void ReportProgress(const NodeProgress& progress) override {
@@ -116,6 +117,9 @@ class LocalControlPlane final : public ControlPlane {
     MutexLock lock(&mu_);
     read_quality_ = std::move(read);
   }
+
+  // Local nodes send no heartbeats, which would carry them.
+  void ReportWaits(std::function<std::vector<RankWait>()>) override {}
 
   absl::Status ReportValue(const ReportedValue& value) override {
     BDN_RETURN_IF_ERROR(CheckReportName(value.name));
@@ -211,7 +215,7 @@ class LocalControlPlane final : public ControlPlane {
       answer->completion = completion;
       answer->arrived.SignalAll();
     });
-    if (call_id == 0) return {0, Cancelled("the scheduler is closed"), {}, {}};
+    if (call_id == 0) return {0, Cancelled("the scheduler is closed"), {}, {}, {}};
     bool closed;
     {
       MutexLock lock(&mu_);

@@ -138,8 +138,8 @@ std::vector<int> MembershipTable::ProcessesOfWorkers() const {
 void MembershipTable::SetLeaseEnd(Member* member, absl::Time end) {
   leases_.erase({member->lease_end, member->info.id});
   member->lease_end = end;
-  // A node that left has no lease, but may be heard once more.
-  if (!member->left) leases_.insert({end, member->info.id});
+  // A node that is gone has no lease, but may be heard once more.
+  if (member->is_here()) leases_.insert({end, member->info.id});
 }
 
 void MembershipTable::Heard(NodeId node, absl::Time now) {
@@ -168,10 +168,23 @@ void MembershipTable::LengthenLeases(absl::Duration by) {
 
 void MembershipTable::MarkLeft(NodeId node) {
   const auto found = members_.find(node);
-  if (found == members_.end() || found->second.left) return;
+  if (found == members_.end() || !found->second.is_here()) return;
   found->second.left = true;
-  ++num_left_;
+  ++num_gone_;
   leases_.erase({found->second.lease_end, node});
+}
+
+void MembershipTable::Evict(NodeId worker, absl::Status why) {
+  Member& member = members_.at(worker);
+  member.evicted = std::move(why);
+  ++num_gone_;
+  leases_.erase({member.lease_end, worker});
+  auto next = std::make_shared<Membership>(*membership_);
+  ++next->epoch;
+  std::erase_if(next->workers, [worker](const NodeInfo& node) { return node.id == worker; });
+  next->vacant.insert(std::ranges::upper_bound(next->vacant, member.info.rank), member.info.rank);
+  next->MakeIndex();
+  membership_ = std::move(next);
 }
 
 const MembershipTable::Member* MembershipTable::Expired(absl::Time now) const {

@@ -16,7 +16,8 @@
 namespace bdn {
 
 // The table of the nodes of a job: it gathers nodes until all have joined, then freezes the roster,
-// numbers it epoch 1 and holds a lease for each node. Not thread-safe; time is an argument.
+// numbers it epoch 1 and holds a lease for each node. A worker may then be taken out, with which
+// the next epoch begins. Not thread-safe; time is an argument.
 class MembershipTable {
  public:
   // One node, and what was heard of it.
@@ -25,7 +26,10 @@ class MembershipTable {
     absl::Time last_heard;
     absl::Time lease_end = absl::InfiniteFuture();
     bool left = false;
+    absl::Status evicted;  // not OK: the job goes on without it, for this reason (IsEvicted)
     NodeProgress progress;
+
+    bool is_here() const { return !left && evicted.ok(); }
   };
 
   // REQUIRES: num_workers >= 1 and num_servers >= 1.
@@ -62,6 +66,9 @@ class MembershipTable {
   // Ends all leases so much later, because no node could be heard for that time.
   void LengthenLeases(absl::Duration by);
   void MarkLeft(NodeId node);
+  // Takes a worker out of the membership, whose epoch rises; its rank is vacant from then on.
+  // REQUIRES: frozen(); the worker is here; `why` satisfies IsEvicted.
+  void Evict(NodeId worker, absl::Status why);
 
   // Returns the node whose lease ended first, or null where none has ended.
   const Member* Expired(absl::Time now) const;
@@ -70,7 +77,8 @@ class MembershipTable {
   // Returns null for an unknown id.
   const Member* Find(NodeId node) const;
   const std::map<NodeId, Member>& members() const { return members_; }
-  bool all_left() const { return num_left_ == members_.size(); }
+  // Returns whether no node is here any more.
+  bool all_left() const { return num_gone_ == members_.size(); }
 
   // Returns "worker 1 (node 5, host:pid)".
   static std::string Describe(const NodeInfo& node);
@@ -96,8 +104,8 @@ class MembershipTable {
   NodeId next_id_ = 1;
   std::map<NodeId, Member> members_;           // by node id, which is the order of joining
   std::map<PublicKey, NodeId> by_public_key_;  // of nodes that have one
-  size_t num_left_ = 0;
-  // Ends of the leases of nodes that have not left.
+  size_t num_gone_ = 0;                        // nodes that are not here any more
+  // Ends of the leases of nodes that are here.
   std::set<std::pair<absl::Time, NodeId>> leases_;
   std::shared_ptr<const Membership> membership_;
 };

@@ -63,7 +63,7 @@ class ServiceImpl final : public SchedulerService {
   using JoinCall = UnaryCall<wire::JoinRequest, wire::JoinReply>;
   using DeclareCall = UnaryCall<wire::DeclareRequest, wire::DeclareReply>;
   using CatalogueCall = UnaryCall<wire::CatalogueRequest, grpc::ByteBuffer>;
-  using BarrierCall = UnaryCall<wire::BarrierRequest, wire::Empty>;
+  using BarrierCall = UnaryCall<wire::BarrierRequest, wire::BarrierReply>;
   using LeaveCall = UnaryCall<wire::LeaveRequest, wire::Empty>;
   using HeartbeatCall = UnaryCall<wire::HeartbeatRequest, wire::Empty>;
   using AcknowledgeCall = UnaryCall<wire::AcknowledgeRequest, wire::Empty>;
@@ -158,7 +158,10 @@ CallId ServiceImpl::OnBarrier(BarrierCall* call) {
   if (!status.ok()) return call->FinishNow(status);
   return call->FinishLater(core_.host()->ArriveAtBarrier(
       message.caller().node(), message.name(), TimeoutFromMilliseconds(message.timeout_ms()),
-      [call](const Job::Completion& done) { call->Finish(done.status); }));
+      [call](const Job::Completion& done) {
+        for (const Rank rank : done.vacant) call->reply()->add_vacant(rank);
+        call->Finish(done.status);
+      }));
 }
 
 CallId ServiceImpl::OnLeave(LeaveCall* call) {
@@ -184,6 +187,8 @@ CallId ServiceImpl::OnHeartbeat(HeartbeatCall* call) {
   if (!quality.ok()) return call->FinishNow(Annotate(quality.status(), "heartbeat"));
   const absl::StatusOr<std::vector<uint32_t>> retired = ReadRetired(message);
   if (!retired.ok()) return call->FinishNow(Annotate(retired.status(), "heartbeat"));
+  const absl::StatusOr<std::vector<RankWait>> waits = ReadWaits(message);
+  if (!waits.ok()) return call->FinishNow(Annotate(waits.status(), "heartbeat"));
   const NodeId node = message.caller().node();
   if (!retired->empty()) {
     if (const absl::Status told = core_.host()->Retire(node, *retired); !told.ok()) {
@@ -197,6 +202,11 @@ CallId ServiceImpl::OnHeartbeat(HeartbeatCall* call) {
   }
   if (!quality->empty()) {
     if (const absl::Status told = core_.host()->ReportQuality(node, *quality); !told.ok()) {
+      return call->FinishNow(told);
+    }
+  }
+  if (!waits->empty()) {
+    if (const absl::Status told = core_.host()->ReportWaits(node, *waits); !told.ok()) {
       return call->FinishNow(told);
     }
   }

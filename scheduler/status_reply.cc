@@ -72,6 +72,7 @@ void WriteStatus(const Job& job, absl::Time now, bandoneon::control::StatusReply
     bandoneon::control::StatusReply::Node* node = reply->add_nodes();
     Write(member.info, node->mutable_info());
     node->set_left(member.left);
+    node->set_lost(!member.evicted.ok());
     node->set_step(member.progress.step);
     node->set_bytes_sent(member.progress.bytes_sent);
     node->set_bytes_received(member.progress.bytes_received);

@@ -33,7 +33,7 @@ bool WatchStreams::AwaitFailureDelivered(absl::Duration timeout) {
   core_->host()->Read([&](const Job& job, absl::Time) {
     if (!job.table().frozen()) return;
     for (const auto& [id, member] : job.table().members()) {
-      if (!member.left) nodes.push_back(id);
+      if (member.is_here()) nodes.push_back(id);
     }
   });
   // JobHost's lock was released above: the streams' lock is taken before it, never inside.

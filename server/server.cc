@@ -258,6 +258,9 @@ absl::Status Server::Start() {
                      .needs_checksums = [this] { return transport_->needs_checksums(); }},
         [this](NodeId to, Frame frame) { SendTo(to, std::move(frame)); }));
   }
+  if (joined.config.stuck_timeout > absl::ZeroDuration()) {
+    control_->ReportWaits([this] { return ReadWaits(); });
+  }
   {
     MutexLock lock(&mu_);
     node_ = joined.node;
@@ -424,6 +427,10 @@ void Server::OnMembership(std::shared_ptr<const Membership> membership) {
   // Once all workers have left, the list is empty, and admitting nobody would cut connections on
   // which the last replies are still under way.
   if (!admission.keys.empty()) transport_->Admit(std::move(admission));
+  {
+    MutexLock lock(&late_mu_);
+    for (Late& late : late_) late = {};
+  }
   for (const auto& shard : shards_) {
     shard->Post([membership](ServerShard& owner) { return owner.SetMembership(membership); });
   }
@@ -553,6 +560,27 @@ void Server::OnAllShards(const std::function<Sends(size_t, ServerShard&)>& work)
   }
   MutexLock lock(&mu);
   while (pending > 0) all_done.Wait(&mu);
+}
+
+std::vector<RankWait> Server::ReadWaits() {
+  std::vector<RankWait> waits;
+  {
+    MutexLock lock(&late_mu_);
+    late_.resize(shards_.size());
+    for (Late& late : late_) {
+      if (std::exchange(late.is_fresh, false)) waits = LongestWaits(waits, late.ranks.Waits());
+    }
+  }
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    shards_[i]->Post([this, i](ServerShard& owner) {
+      const std::vector<OpenRound> rounds = owner.OpenRounds();
+      MutexLock lock(&late_mu_);
+      late_[i].ranks.Look(rounds, log_clock_.Now());
+      late_[i].is_fresh = true;
+      return Sends();
+    });
+  }
+  return waits;
 }
 
 void Server::AddMetrics() {

@@ -22,6 +22,7 @@
 #include "common/telemetry/stage_times.h"
 #include "common/transport/transport.h"
 #include "link/link_monitor.h"
+#include "server/late_ranks.h"
 #include "server/rank_waits.h"
 #include "server/reply_queue.h"
 #include "server/session_table.h"
@@ -121,6 +122,9 @@ class Server {
   void GiveToShards(uint32_t catalogue_version, const std::vector<ShardNews>& news);
   // Runs `work` on each shard's thread, with the shard's index, and returns when all have finished.
   void OnAllShards(const std::function<Sends(size_t, ServerShard&)>& work);
+  // Returns the ranks for which rounds wait, as the shards last found them, and has the shards look
+  // anew. A shard that has not looked since the last call tells nothing.
+  std::vector<RankWait> ReadWaits();
   void Finish(const absl::Status& status);
   void AddMetrics();
 
@@ -142,6 +146,14 @@ class Server {
   absl::flat_hash_map<Key, uint64_t> costs_;
   size_t num_workers_ = 0;
   std::set<Rank> leaving_;
+
+  // What a shard found when it last looked for late ranks.
+  struct Late {
+    LateRanks ranks;
+    bool is_fresh = false;  // not read yet
+  };
+  Mutex late_mu_;
+  std::vector<Late> late_ ABSL_GUARDED_BY(late_mu_);  // by shard
 
   mutable Mutex mu_;
   CondVar finished_changed_;

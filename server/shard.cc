@@ -85,6 +85,15 @@ Sends ServerShard::RemoveKey(Key key) {
   return sends;
 }
 
+std::vector<OpenRound> ServerShard::OpenRounds() const {
+  std::vector<OpenRound> rounds;
+  for (const auto& [key, state] : keys_) {
+    const Round& round = state.dense.round;
+    if (round.is_open()) rounds.push_back({key, round.step(), round.MissingRanks(PlaceAt(0))});
+  }
+  return rounds;
+}
+
 const KeyState* ServerShard::Find(Key key) const {
   const auto found = keys_.find(key);
   return found == keys_.end() ? nullptr : &found->second;

@@ -10,6 +10,7 @@
 #include "common/wire/frame.h"
 #include "server/held_by_key.h"
 #include "server/key_state.h"
+#include "server/late_ranks.h"
 #include "server/shard_context.h"
 
 namespace bdn {
@@ -42,6 +43,9 @@ class ServerShard {
   // Handles one frame from the node that its connection belongs to. Everything is checked before
   // anything changes; a frame that is wrong is answered with an error frame.
   Sends OnFrame(NodeId from, const Frame& frame);
+
+  // Returns the rounds that are open now. Passes over all keys.
+  std::vector<OpenRound> OpenRounds() const;
 
   const ShardStats& stats() const { return context_.stats; }
   // Return the bytes that its keys hold now, and the most that they ever held at once.

@@ -98,7 +98,10 @@ class Client {
   virtual ~Client() = default;
 
   virtual Rank rank() const = 0;
-  virtual int size() const = 0;  // number of workers
+  // These are of the workers that were not lost, as far as this one has heard: another may have
+  // heard of a loss earlier or later. Meet tells all the same.
+  virtual int size() const = 0;
+  virtual Rank first_rank() const = 0;  // the lowest rank
 
   // Returns the memory in which gradients are best made: they are pushed from it without a copy
   // where one can be avoided.
@@ -148,7 +151,13 @@ class Client {
   // use.
   virtual absl::Status Broadcast(const std::string& name, MutableByteSpan data, Rank root,
                                  absl::Duration timeout) = 0;
-  virtual absl::Status Barrier(const std::string& name, absl::Duration timeout) = 0;
+  // Waits for all workers that are present to call it with this name. Returns their ranks, rising:
+  // the same to all who met. The ranks of workers that were lost are vacant.
+  virtual absl::StatusOr<std::vector<Rank>> Meet(const std::string& name,
+                                                 absl::Duration timeout) = 0;
+  absl::Status Barrier(const std::string& name, absl::Duration timeout) {
+    return Meet(name, timeout).status();
+  }
 
   // Reports a value of the program for the job's status: it goes with the next heartbeat. Never
   // waits. Errors are those of ControlPlane::ReportValue.

@@ -22,7 +22,7 @@ absl::Status WithFields(const absl::Status& status, const ErrorFields& fields) {
   std::string message =
       where.empty() ? std::string(status.message()) : where + ": " + std::string(status.message());
   if (!fields.waiting_for.empty()) message += "; waiting for " + fields.waiting_for;
-  return AttachFields(absl::Status(status.code(), message), fields);
+  return AttachFields(WithMessage(status, message), fields);
 }
 
 absl::Status AttachFields(const absl::Status& status, const ErrorFields& fields) {

@@ -105,6 +105,7 @@ absl::Status Worker::Start(Registry* telemetry) {
   const std::vector<int>& processes = joined_.processes;
   first_process_ = std::accumulate(processes.begin(), processes.begin() + joined_.rank, 0);
   num_processes_ = std::accumulate(processes.begin(), processes.end(), 0);
+  num_present_ = num_processes_;
   // The worker needs two descriptors for each server: a socket and its connection. A transport
   // without a key never leaves the process, and needs none.
   if (!join.public_key.empty()) {
@@ -155,11 +156,7 @@ absl::Status Worker::Start(Registry* telemetry) {
   // Before Watch, whose first event may be the same membership again; it is then ignored.
   BDN_RETURN_IF_ERROR(requests_->SetMembership(joined_.membership));
   control_->Watch({
-      .on_membership =
-          [this](auto membership) {
-            const absl::Status status = requests_->SetMembership(std::move(membership));
-            if (!status.ok()) exchanges_->Fail(status);
-          },
+      .on_membership = [this](auto membership) { OnMembership(std::move(membership)); },
       .on_failure = [this](const absl::Status& status) { exchanges_->Fail(status); },
       .on_finished = [] {},
   });
@@ -214,6 +211,17 @@ Worker::~Worker() {
   transport_->Join();  // ends what that work has sent
 }
 
+void Worker::OnMembership(std::shared_ptr<const Membership> membership) {
+  const std::vector<Rank> present = ProcessesBut(membership->vacant);
+  const int count = static_cast<int>(present.size());
+  if (!present.empty()) first_present_ = present.front();
+  if (count < num_present_.exchange(count)) {
+    LogWarning("the job goes on with %d of %d workers", count, num_processes_);
+  }
+  const absl::Status status = requests_->SetMembership(std::move(membership));
+  if (!status.ok()) exchanges_->Fail(status);
+}
+
 Rank Worker::WorkerOf(Rank process) const {
   Rank worker = 0;
   for (Rank left = process; left >= joined_.processes[worker]; ++worker) {
@@ -227,9 +235,22 @@ absl::Status Worker::CheckTakesPart() const {
   return tensors_.participation().Check();
 }
 
-absl::Status Worker::Barrier(const std::string& name, absl::Duration timeout) {
+absl::StatusOr<std::vector<Rank>> Worker::Meet(const std::string& name, absl::Duration timeout) {
   BDN_RETURN_IF_ERROR(CheckTakesPart());
-  return control_->Barrier(name, timeout);
+  BDN_ASSIGN_OR_RETURN(const std::vector<Rank> vacant, control_->Meet(name, timeout));
+  return ProcessesBut(vacant);
+}
+
+std::vector<Rank> Worker::ProcessesBut(std::span<const Rank> vacant) const {
+  std::vector<Rank> present;
+  Rank process = 0;
+  for (size_t worker = 0; worker < joined_.processes.size(); ++worker) {
+    const bool is_here = !std::ranges::binary_search(vacant, static_cast<Rank>(worker));
+    for (int i = 0; i < joined_.processes[worker]; ++i, ++process) {
+      if (is_here) present.push_back(process);
+    }
+  }
+  return present;
 }
 
 absl::Status Worker::ReportValue(const ReportedValue& value) {
@@ -354,8 +375,9 @@ absl::StatusOr<TensorFacts> Worker::FactsOf(uint32_t id) const {
 
 absl::Status Worker::Broadcast(const std::string& name, MutableByteSpan data, Rank root,
                                absl::Duration timeout) {
-  if (root < 0 || root >= size()) {
-    return InvalidArgument("broadcast '%s': root %d is not one of %d workers", name, root, size());
+  if (root < 0 || root >= num_processes_) {
+    return InvalidArgument("broadcast '%s': root %d is not one of %d workers", name, root,
+                           num_processes_);
   }
   if (data.empty()) return absl::OkStatus();
   const absl::Time deadline = clock_->Now() + timeout;

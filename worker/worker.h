@@ -1,6 +1,7 @@
 #ifndef BANDONEON_WORKER_WORKER_H_
 #define BANDONEON_WORKER_WORKER_H_
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <span>
@@ -82,7 +83,8 @@ class Worker final : public Client {
   // Returns the rank of the first process that pushes through this worker. Processes are counted
   // over the whole job, in the order of their workers' ranks.
   Rank rank() const override { return first_process_; }
-  int size() const override { return num_processes_; }
+  int size() const override { return num_present_.load(std::memory_order_relaxed); }
+  Rank first_rank() const override { return first_present_.load(std::memory_order_relaxed); }
   std::shared_ptr<MemoryDomain> memory() override { return HostMemory(); }
   absl::StatusOr<std::vector<uint32_t>> Declare(std::vector<TensorDeclaration> tensors,
                                                 absl::Duration timeout) override;
@@ -95,7 +97,7 @@ class Worker final : public Client {
   absl::Status DescribeWait(TicketId ticket) override;
   absl::Status Broadcast(const std::string& name, MutableByteSpan data, Rank root,
                          absl::Duration timeout) override;
-  absl::Status Barrier(const std::string& name, absl::Duration timeout) override;
+  absl::StatusOr<std::vector<Rank>> Meet(const std::string& name, absl::Duration timeout) override;
   absl::Status ReportValue(const ReportedValue& value) override;
   absl::Status Leave(absl::Duration timeout) override;
   absl::Status Abort(const std::string& reason) override;
@@ -106,7 +108,11 @@ class Worker final : public Client {
   Worker(const Options& options, const Clock* clock, std::unique_ptr<ControlPlane> control,
          std::unique_ptr<Transport> transport);
   absl::Status Start(Registry* telemetry);
-  // Returns the rank of the worker through which a process pushes. REQUIRES: 0 <= process < size().
+  void OnMembership(std::shared_ptr<const Membership> membership);
+  // Returns the ranks of the processes of all workers but these, rising.
+  std::vector<Rank> ProcessesBut(std::span<const Rank> vacant) const;
+  // Returns the rank of the worker through which a process pushes. REQUIRES: 0 <= process <
+  // num_processes_.
   Rank WorkerOf(Rank process) const;
 
   absl::Status CheckTakesPart() const;
@@ -122,7 +128,10 @@ class Worker final : public Client {
   BufferPool pool_;
   JoinResult joined_;       // const after Start
   Rank first_process_ = 0;  // const after Start
-  int num_processes_ = 0;   // const after Start
+  int num_processes_ = 0;   // of all workers that have joined; const after Start
+  // Of those that were not lost. Relaxed: the numbers publish nothing else.
+  std::atomic<int> num_present_ = 0;
+  std::atomic<Rank> first_present_ = 0;
 
   Mutex declaring_;  // lets one declaration go on at a time, in the callers' order
   bool said_uncompressed_ ABSL_GUARDED_BY(declaring_) = false;

@@ -227,13 +227,16 @@ absl::StatusOr<NodeInfo> ReadNode(const wire::NodeInfo& message) {
   return node;
 }
 
-// Reads nodes, whose ranks must be their positions in the list.
+// Reads the nodes of a role. Their ranks must rise from 0, and those that are left out must be
+// vacant.
 absl::Status ReadNodes(const google::protobuf::RepeatedPtrField<wire::NodeInfo>& messages,
-                       std::vector<NodeInfo>* nodes) {
+                       Role role, std::span<const Rank> vacant, std::vector<NodeInfo>* nodes) {
+  Rank next = 0;
   for (const wire::NodeInfo& message : messages) {
     BDN_ASSIGN_OR_RETURN(NodeInfo node, ReadNode(message));
-    if (node.rank != static_cast<Rank>(nodes->size())) {
-      return InvalidArgument("rank %d is not in its place", node.rank);
+    while (std::ranges::binary_search(vacant, next)) ++next;
+    if (node.rank != next++ || node.role != role) {
+      return InvalidArgument("%s rank %d is not in its place", RoleName(node.role), node.rank);
     }
     nodes->push_back(std::move(node));
   }
@@ -275,11 +278,13 @@ absl::Status CheckGroup(const wire::QualityGroup& group, uint64_t size, int64_t 
 }  // namespace
 
 absl::Status FromGrpc(const grpc::Status& status) {
+  if (status.error_details() == kEvictedFact) return Evicted("%s", status.error_message());
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
 }
 
 grpc::Status ToGrpc(const absl::Status& status) {
-  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()),
+                      IsEvicted(status) ? kEvictedFact : "");
 }
 
 absl::Duration TimeoutFromMilliseconds(int64_t milliseconds) {
@@ -301,6 +306,8 @@ void Write(const JobConfig& config, wire::JobConfig* message) {
   message->set_min_compress_bytes(config.min_compress_bytes);
   message->set_heartbeat_interval_ns(absl::ToInt64Nanoseconds(config.heartbeat_interval));
   message->set_lease_timeout_ns(absl::ToInt64Nanoseconds(config.lease_timeout));
+  message->set_min_workers(static_cast<uint32_t>(config.min_workers));
+  message->set_stuck_timeout_ns(absl::ToInt64Nanoseconds(config.stuck_timeout));
 }
 
 void Write(const NodeInfo& node, wire::NodeInfo* message) {
@@ -317,6 +324,7 @@ void Write(const Membership& membership, wire::Membership* message) {
   message->set_epoch(membership.epoch);
   for (const NodeInfo& node : membership.workers) Write(node, message->add_workers());
   for (const NodeInfo& node : membership.servers) Write(node, message->add_servers());
+  for (const Rank rank : membership.vacant) message->add_vacant(rank);
 }
 
 void Write(const HeldBytes& held, wire::HeldBytes* message) {
@@ -427,7 +435,7 @@ void Write(const JoinRequest& request, wire::JoinRequest* message) {
 }
 
 void Write(const absl::Status& status, wire::Failure* message) {
-  message->set_code(static_cast<uint32_t>(status.code()));
+  message->set_code(static_cast<uint32_t>(NumberOf(status)));
   message->set_message(std::string(status.message()));
 }
 
@@ -444,6 +452,13 @@ absl::StatusOr<JobConfig> Read(const wire::JobConfig& message) {
   }
   config.num_workers = static_cast<int>(message.num_workers());
   config.num_servers = static_cast<int>(message.num_servers());
+  if (message.min_workers() > message.num_workers() || message.stuck_timeout_ns() < 0) {
+    return InvalidArgument("at least %d of %d workers, and a stuck timeout of %d ns",
+                           message.min_workers(), message.num_workers(),
+                           message.stuck_timeout_ns());
+  }
+  config.min_workers = static_cast<int>(message.min_workers());
+  config.stuck_timeout = absl::Nanoseconds(message.stuck_timeout_ns());
   config.partition_bytes = message.partition_bytes();
   config.fusion_bytes = message.fusion_bytes();
   config.min_compress_bytes = message.min_compress_bytes();
@@ -461,8 +476,12 @@ absl::StatusOr<JobConfig> Read(const wire::JobConfig& message) {
 absl::StatusOr<Membership> Read(const wire::Membership& message) {
   Membership membership;
   membership.epoch = message.epoch();
-  BDN_RETURN_IF_ERROR(ReadNodes(message.workers(), &membership.workers));
-  BDN_RETURN_IF_ERROR(ReadNodes(message.servers(), &membership.servers));
+  BDN_ASSIGN_OR_RETURN(
+      membership.vacant,
+      ReadRising({message.vacant().data(), static_cast<size_t>(message.vacant().size())}));
+  BDN_RETURN_IF_ERROR(
+      ReadNodes(message.workers(), Role::kWorker, membership.vacant, &membership.workers));
+  BDN_RETURN_IF_ERROR(ReadNodes(message.servers(), Role::kServer, {}, &membership.servers));
   membership.MakeIndex();
   return membership;
 }
@@ -504,6 +523,37 @@ absl::StatusOr<std::vector<ReportedValue>> ReadReports(const wire::HeartbeatRequ
     reports.push_back({report.name(), report.step(), report.value()});
   }
   return reports;
+}
+
+absl::StatusOr<std::vector<Rank>> ReadRising(std::span<const int32_t> ranks) {
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (ranks[i] < 0 || (i > 0 && ranks[i] <= ranks[i - 1])) {
+      return InvalidArgument("ranks do not rise: %d", ranks[i]);
+    }
+  }
+  return std::vector<Rank>(ranks.begin(), ranks.end());
+}
+
+void Write(const std::vector<RankWait>& waits, wire::HeartbeatRequest* message) {
+  for (const RankWait& each : waits) {
+    wire::RankWait* added = message->add_waits();
+    added->set_rank(each.rank);
+    added->set_ms(
+        static_cast<uint64_t>(std::max<int64_t>(0, absl::ToInt64Milliseconds(each.wait))));
+  }
+}
+
+absl::StatusOr<std::vector<RankWait>> ReadWaits(const wire::HeartbeatRequest& message) {
+  constexpr uint64_t kMostMs = uint64_t{1} << 40;  // 34 years
+  std::vector<RankWait> waits;
+  for (const wire::RankWait& each : message.waits()) {
+    if (each.rank() < 0 || (!waits.empty() && each.rank() <= waits.back().rank) ||
+        each.ms() > kMostMs) {
+      return InvalidArgument("rounds wait for rank %d for %d ms", each.rank(), each.ms());
+    }
+    waits.push_back({each.rank(), absl::Milliseconds(static_cast<int64_t>(each.ms()))});
+  }
+  return waits;
 }
 
 absl::StatusOr<std::vector<QualityGroup>> ReadQuality(
@@ -603,10 +653,9 @@ absl::StatusOr<std::vector<int>> ReadProcesses(const wire::JoinReply& message) {
 }
 
 absl::Status ReadFailure(const wire::Failure& message) {
-  const bool known = message.code() >= 1 && message.code() <= 16;
-  return absl::Status(
-      known ? static_cast<absl::StatusCode>(message.code()) : absl::StatusCode::kUnknown,
-      message.message());
+  // A failure of code 0 would be none.
+  return message.code() == 0 ? absl::UnknownError(message.message())
+                             : StatusOf(message.code(), message.message());
 }
 
 }  // namespace bdn

@@ -1,6 +1,7 @@
 #ifndef BANDONEON_COMMON_CLUSTER_CONTROL_MESSAGES_H_
 #define BANDONEON_COMMON_CLUSTER_CONTROL_MESSAGES_H_
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -77,6 +78,11 @@ absl::StatusOr<Membership> Read(const bandoneon::control::Membership& message);
 HeldBytes Read(const bandoneon::control::HeldBytes& message);
 absl::StatusOr<StageCounts> Read(const bandoneon::control::StageCounts& message);
 absl::StatusOr<std::vector<ReportedValue>> ReadReports(
+    const bandoneon::control::HeartbeatRequest& message);
+// Returns ranks that rise. InvalidArgument: they do not, or one is negative.
+absl::StatusOr<std::vector<Rank>> ReadRising(std::span<const int32_t> ranks);
+void Write(const std::vector<RankWait>& waits, bandoneon::control::HeartbeatRequest* message);
+absl::StatusOr<std::vector<RankWait>> ReadWaits(
     const bandoneon::control::HeartbeatRequest& message);
 absl::StatusOr<std::vector<QualityGroup>> ReadQuality(
     const google::protobuf::RepeatedPtrField<bandoneon::control::QualityGroup>& message);

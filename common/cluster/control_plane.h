@@ -24,7 +24,7 @@ namespace bdn {
 
 // The version of the control plane's protocol. Nodes and scheduler of different versions do not
 // join.
-inline constexpr uint32_t kControlVersion = 14;
+inline constexpr uint32_t kControlVersion = 15;
 
 // The decisions of the scheduler that hold for all nodes.
 struct JobConfig {
@@ -32,6 +32,10 @@ struct JobConfig {
   uint64_t run_seed = 0;
   int num_workers = 0;
   int num_servers = 0;
+  // The job goes on without a worker that is lost while at least so many are left; 0: all.
+  int min_workers = 0;
+  // A worker for which rounds wait so long is taken for lost; 0: never.
+  absl::Duration stuck_timeout = absl::ZeroDuration();
   uint64_t partition_bytes = uint64_t{4} << 20;  // most bytes of fp32 a key
   // Tensors of fewer bytes are fused into groups of at most so many.
   uint64_t fusion_bytes = uint64_t{1} << 20;
@@ -61,6 +65,14 @@ struct JoinResult {
   std::shared_ptr<const Membership> membership;
   std::string data_secret;     // the secret that the job's nodes show each other on the data plane
   std::vector<int> processes;  // the number of processes of each worker, by rank
+};
+
+// A worker for which rounds at a server wait.
+struct RankWait {
+  Rank rank = 0;
+  absl::Duration wait;  // since the oldest round that waits for it was first seen so
+
+  bool operator==(const RankWait&) const = default;
 };
 
 // The additions to the catalogue since this node's last declaration that succeeded, in order. The
@@ -107,8 +119,8 @@ class ControlPlane {
     // was told of before. Anything that the servers have not received from them by now will never
     // come.
     std::function<void(std::vector<Rank>)> on_leaving;
-    // The job is over: a node or the scheduler was lost, or a node left with an error. At most
-    // once; the message names the culprit.
+    // The job is over: a node or the scheduler was lost, or a node left with an error. Or, where
+    // IsEvicted(), it goes on without this node. At most once; the message names the culprit.
     std::function<void(absl::Status)> on_failure;
     // All workers left regularly: the job is done, and servers may end. At most once, and never
     // together with on_failure.
@@ -143,9 +155,14 @@ class ControlPlane {
   // tells.
   virtual absl::Status AcknowledgePlacement(PlacementVersion version) = 0;
 
-  // Waits for all workers to come to the barrier of this name; names may be used again. Aborted: a
-  // worker is leaving instead.
-  virtual absl::Status Barrier(const std::string& name, absl::Duration timeout) = 0;
+  // Waits for all workers that are present to come to the barrier of this name; names may be used
+  // again. Returns the ranks of workers without which the job went on by then, rising, which is the
+  // same for all who met. Aborted: a worker is leaving instead.
+  virtual absl::StatusOr<std::vector<Rank>> Meet(const std::string& name,
+                                                 absl::Duration timeout) = 0;
+  absl::Status Barrier(const std::string& name, absl::Duration timeout) {
+    return Meet(name, timeout).status();
+  }
 
   // Sets the progress that goes out with the next heartbeat, except its phases: ReportStages.
   virtual void ReportProgress(const NodeProgress& progress) = 0;
@@ -156,6 +173,9 @@ class ControlPlane {
 
   // Sets likewise the source of the quality of the links that this node encodes for.
   virtual void ReportQuality(std::function<std::vector<QualityGroup>()> read) = 0;
+
+  // Sets likewise the source of the ranks for which this server's rounds wait; rising.
+  virtual void ReportWaits(std::function<std::vector<RankWait>()> read) = 0;
 
   // Reports a value that the program of this worker has named, for people who look at the job. It
   // goes with the next heartbeat; this never waits. InvalidArgument says what is wrong with the

@@ -1,6 +1,7 @@
 #ifndef BANDONEON_COMMON_CLUSTER_MEMBERSHIP_H_
 #define BANDONEON_COMMON_CLUSTER_MEMBERSHIP_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -32,10 +33,13 @@ struct NodeInfo {
 // immutable snapshot once MakeIndex was called.
 struct Membership {
   Epoch epoch = 0;
-  std::vector<NodeInfo> workers;  // by rank; the roster of every round
+  std::vector<NodeInfo> workers;  // those that are present, by rank: the roster of every round
   std::vector<NodeInfo> servers;  // by rank
+  std::vector<Rank> vacant;       // rising: ranks of workers without which the job goes on
   // Made by MakeIndex: the index in `workers` followed by `servers`.
   absl::flat_hash_map<NodeId, size_t> places;
+
+  bool IsVacant(Rank rank) const { return std::ranges::binary_search(vacant, rank); }
 
   // Makes Find know the nodes. To be called once all nodes are in the lists.
   void MakeIndex() {

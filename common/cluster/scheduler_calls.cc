@@ -236,10 +236,9 @@ absl::Status SchedulerCalls::Declare(const wire::DeclareRequest& request, absl::
                      reply);
 }
 
-absl::Status SchedulerCalls::Barrier(const wire::BarrierRequest& request, absl::Duration timeout) {
-  wire::Empty reply;
-  return AwaitOthers(&wire::Scheduler::Stub::AsyncBarrier, "at a barrier", request, timeout,
-                     &reply);
+absl::Status SchedulerCalls::Barrier(const wire::BarrierRequest& request, absl::Duration timeout,
+                                     wire::BarrierReply* reply) {
+  return AwaitOthers(&wire::Scheduler::Stub::AsyncBarrier, "at a barrier", request, timeout, reply);
 }
 
 absl::Status SchedulerCalls::Leave(const wire::LeaveRequest& request, absl::Duration timeout) {

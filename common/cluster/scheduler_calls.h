@@ -24,6 +24,7 @@ class Status;
 }  // namespace grpc
 namespace bandoneon::control {
 class AcknowledgeRequest;
+class BarrierReply;
 class BarrierRequest;
 class Caller;
 class CataloguePiece;
@@ -70,7 +71,8 @@ class SchedulerCalls {
   // These wait for other nodes, and log that after every interval.
   absl::Status Declare(const bandoneon::control::DeclareRequest& request, absl::Duration timeout,
                        bandoneon::control::DeclareReply* reply);
-  absl::Status Barrier(const bandoneon::control::BarrierRequest& request, absl::Duration timeout);
+  absl::Status Barrier(const bandoneon::control::BarrierRequest& request, absl::Duration timeout,
+                       bandoneon::control::BarrierReply* reply);
   absl::Status Leave(const bandoneon::control::LeaveRequest& request, absl::Duration timeout);
 
   // These are retried.

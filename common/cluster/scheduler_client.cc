@@ -49,10 +49,11 @@ class GrpcControlPlane final : public ControlPlane {
                                         absl::Duration timeout) override;
   void Retire(const std::vector<uint32_t>& tensors) override;
   absl::Status AcknowledgePlacement(PlacementVersion version) override;
-  absl::Status Barrier(const std::string& name, absl::Duration timeout) override;
+  absl::StatusOr<std::vector<Rank>> Meet(const std::string& name, absl::Duration timeout) override;
   void ReportProgress(const NodeProgress& progress) override;
   void ReportStages(std::function<StageCounts()> read) override;
   void ReportQuality(std::function<std::vector<QualityGroup>()> read) override;
+  void ReportWaits(std::function<std::vector<RankWait>()> read) override;
   absl::Status ReportValue(const ReportedValue& value) override;
   absl::Status Leave(const absl::Status& reason, absl::Duration timeout) override;
   void Close() override;
@@ -87,6 +88,7 @@ class GrpcControlPlane final : public ControlPlane {
   std::function<StageCounts()> read_stages_ ABSL_GUARDED_BY(mu_);  // null: no phases are reported
   // Null: no quality is reported.
   std::function<std::vector<QualityGroup>()> read_quality_ ABSL_GUARDED_BY(mu_);
+  std::function<std::vector<RankWait>()> read_waits_ ABSL_GUARDED_BY(mu_);  // null: of no server
   ReportBuffer reports_waiting_ ABSL_GUARDED_BY(mu_);
   std::set<uint32_t> retired_ ABSL_GUARDED_BY(mu_);  // kept until the scheduler has answered
   std::thread heartbeat_thread_ ABSL_GUARDED_BY(mu_);
@@ -245,12 +247,15 @@ absl::Status GrpcControlPlane::AcknowledgePlacement(PlacementVersion version) {
   return calls_.AcknowledgePlacement(message);
 }
 
-absl::Status GrpcControlPlane::Barrier(const std::string& name, absl::Duration timeout) {
+absl::StatusOr<std::vector<Rank>> GrpcControlPlane::Meet(const std::string& name,
+                                                         absl::Duration timeout) {
   wire::BarrierRequest message;
   calls_.SetCaller(message.mutable_caller());
   message.set_name(name);
   message.set_timeout_ms(TimeoutToMilliseconds(timeout));
-  return calls_.Barrier(message, timeout + kAnswerGrace);
+  wire::BarrierReply reply;
+  BDN_RETURN_IF_ERROR(calls_.Barrier(message, timeout + kAnswerGrace, &reply));
+  return ReadRising({reply.vacant().data(), static_cast<size_t>(reply.vacant().size())});
 }
 
 void GrpcControlPlane::ReportProgress(const NodeProgress& progress) {
@@ -267,6 +272,11 @@ void GrpcControlPlane::ReportStages(std::function<StageCounts()> read) {
 void GrpcControlPlane::ReportQuality(std::function<std::vector<QualityGroup>()> read) {
   MutexLock lock(&mu_);
   read_quality_ = std::move(read);
+}
+
+void GrpcControlPlane::ReportWaits(std::function<std::vector<RankWait>()> read) {
+  MutexLock lock(&mu_);
+  read_waits_ = std::move(read);
 }
 
 absl::Status GrpcControlPlane::ReportValue(const ReportedValue& value) {
@@ -318,6 +328,7 @@ absl::Status GrpcControlPlane::SendHeartbeat(absl::Duration patience) {
   calls_.SetCaller(message.mutable_caller());
   std::function<StageCounts()> read_stages;
   std::function<std::vector<QualityGroup>()> read_quality;
+  std::function<std::vector<RankWait>()> read_waits;
   std::vector<ReportedValue> reports;
   {
     MutexLock lock(&mu_);
@@ -333,12 +344,14 @@ absl::Status GrpcControlPlane::SendHeartbeat(absl::Duration patience) {
     if (progress_.held.total() > 0) Write(progress_.held, message.mutable_held());
     read_stages = read_stages_;
     read_quality = read_quality_;
+    read_waits = read_waits_;
   }
   // Called without the lock: the readers take locks of their own.
   if (read_stages) Write(read_stages(), message.mutable_stages());
   if (read_quality) {
     for (const QualityGroup& group : read_quality()) Write(group, message.add_quality());
   }
+  if (read_waits) Write(read_waits(), &message);
   Write(reports, &message);
   const absl::Status status = calls_.Heartbeat(message, patience);
   // Values that arrived although the answer was lost do no harm a second time: a curve takes the

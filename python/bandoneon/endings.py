@@ -11,7 +11,10 @@ import functools
 import sys
 from typing import Any, Callable, NoReturn
 
+START_ME_AGAIN = 75  # The exit status of a program that failed for a while only: EX_TEMPFAIL of sysexits.h.
+
 _plain_exit = sys.exit
+_restarts_after: type[BaseException] | None = None  # The error class of ask_for_a_restart_after().
 _last_exit = (0, "")  # The status and the cause of the last sys.exit().
 
 
@@ -34,6 +37,22 @@ def watch_exits() -> None:
     """Has sys.exit() remember its cause: frameworks end a program so when they have caught its exception."""
     if sys.exit is not _noted_exit:
         sys.exit = _noted_exit
+
+
+def ask_for_a_restart_after(error_class: type[BaseException]) -> None:
+    """Has a program that an uncaught error of this class ends return START_ME_AGAIN, after its traceback."""
+    global _restarts_after
+    if _restarts_after is not None:
+        return
+    _restarts_after = error_class
+    plain_hook = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        plain_hook(kind, error, trace)
+        if issubclass(kind, error_class) and not is_at_prompt():
+            raise SystemExit(START_ME_AGAIN)  # Python ends with this status where a hook raises it.
+
+    sys.excepthook = hook
 
 
 def last_cause() -> str:

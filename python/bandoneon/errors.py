@@ -111,6 +111,15 @@ class JobFailed(BandoneonError):
     code = 10
 
 
+class Evicted(BandoneonError):
+    """The job goes on without this worker: it did not answer for its lease, or rounds waited for it for
+    `stuck-timeout`. Nothing is wrong with the job. The process may be started anew; a program that this error
+    ends has the exit status 75, which says so.
+    """
+
+    code = 17
+
+
 class OutOfRange(BandoneonError, IndexError):
     """A number is outside of what there is."""
 

@@ -78,6 +78,7 @@ def init(
         if attach:
             _check_rank(worker)
         endings.watch_exits()
+        endings.ask_for_a_restart_after(errors.Evicted)
         endings.finish_with_child(_at_end_of_child)
         _worker = worker
         _address = address
@@ -128,8 +129,9 @@ def rank() -> int:
 
 
 def size() -> int:
-    """How many workers the job has."""
-    return default_worker().size
+    """How many workers the job has. One that was lost does not count, once this worker has heard of it, and the
+    ranks of the others stay as they are: ranks may then be as high as size(), or higher."""
+    return default_worker().count_present()
 
 
 def local_rank() -> int:
@@ -267,10 +269,10 @@ def _place_on_host() -> tuple[int, int]:
 
 
 def _take_worker() -> Worker | None:
-    """This process's worker, which is the session's no more; None where there is none."""
+    """This process's worker, which is the session's no more; None where there is none, or it is closed already."""
     global _worker
     worker, _worker = _worker, None
-    return None if worker is None or os.getpid() != worker._pid else worker
+    return None if worker is None or os.getpid() != worker._pid or worker.is_closed() else worker
 
 
 def _abort(worker: Worker, reason: str) -> None:

@@ -13,7 +13,7 @@ import struct
 import threading
 import time
 import weakref
-from ctypes import POINTER, byref, c_float, c_size_t, c_uint32, c_uint64, c_void_p, sizeof
+from ctypes import POINTER, byref, c_float, c_int32, c_size_t, c_uint32, c_uint64, c_void_p, sizeof
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Callable, Iterable, Iterator, NamedTuple, Protocol, Sequence
@@ -136,7 +136,20 @@ class Worker:
         run_interruptibly(run, undo=self.close)
         log_as_json()
         self.rank: int = self._lib.bdn_rank(self._handle)
+        # Of the workers that have joined. Their ranks are below it whoever is lost later.
         self.size: int = self._lib.bdn_size(self._handle)
+
+    def count_present(self) -> int:
+        """How many workers the job has that were not lost, as far as this one has heard."""
+        with self._call() as (lib, handle):
+            count: int = lib.bdn_size(handle)
+            return count
+
+    def first_rank(self) -> int:
+        """The lowest rank of those. Another worker may hear of a loss earlier or later: present() is the same to all."""
+        with self._call() as (lib, handle):
+            rank: int = lib.bdn_first_rank(handle)
+            return rank
 
     # ---- Life ----
 
@@ -211,6 +224,10 @@ class Worker:
         lib.bdn_free(handle)
         self._in_flight.clear()
         self._handle = c_void_p()
+
+    def is_closed(self) -> bool:
+        """Whether close() was called, or began."""
+        return self._closing or not self._handle
 
     def __enter__(self) -> Worker:
         return self
@@ -419,6 +436,16 @@ class Worker:
         self._blocking(
             lambda lib, handle: lib.bdn_barrier(handle, _native.c_text("barrier", name), _seconds(timeout))
         )
+
+    def present(self, timeout: float | None = None) -> list[int]:
+        """Waits for all workers, as barrier() does, and returns the ranks of those that are present, rising: the
+        same list in all. Once a worker was lost its rank is vacant, and the others keep theirs."""
+        ranks = (c_int32 * self.size)()
+        count = c_size_t()
+        self._blocking(
+            lambda lib, handle: lib.bdn_meet(handle, b"present", _seconds(timeout), ranks, self.size, byref(count))
+        )
+        return list(ranks)[: count.value]
 
     def report(self, name: str, value: float, step: int | None = None) -> None:
         """Says a value of this program, its loss, for the scheduler's status page: it goes with the next heartbeat, and

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "common/base/status.h"
+
 namespace bdn {
 namespace {
 
@@ -660,6 +662,205 @@ TEST_F(JobTest, ABarrierThatALeavingWorkerGivesUpEnds) {
   EXPECT_EQ(MessageOf(waiting), "barrier 'b': worker 0 is leaving the job instead");
 }
 
+// ---- The job goes on without a worker
+
+// Three workers (nodes 1 to 3) and a server (node 4), of which two workers must be left.
+class LostWorkerTest : public JobTest {
+ protected:
+  LostWorkerTest() { Begin(3, 2); }
+  void Begin(int workers, int fewest) {
+    JobOptions options = Options(workers, 1);
+    options.config.min_workers = fewest;
+    options.config.stuck_timeout = absl::Seconds(20);
+    job_.emplace(options, At(0));
+    answers_.clear();
+    for (Rank rank = 0; rank < workers; ++rank) Join(Role::kWorker, rank);
+    Join(Role::kServer, 0);
+    Collect();
+  }
+  std::vector<Rank> Present() {
+    std::vector<Rank> ranks;
+    for (const NodeInfo& worker : job_->table().membership()->workers) ranks.push_back(worker.rank);
+    return ranks;
+  }
+};
+
+TEST_F(LostWorkerTest, TheNextEpochLacksItAndEverybodyIsTold) {
+  const Job::Revision before = job_->revision();
+  job_->Lost(2, "was killed");
+  EXPECT_EQ(job_->state(), Job::State::kRunning);
+  EXPECT_THAT(Present(), ElementsAre(0, 2));
+  EXPECT_NE(job_->revision(), before);
+  const Job::View server = job_->ViewOf(4);
+  EXPECT_EQ(server.membership->epoch, 2u);
+  EXPECT_EQ(server.membership->workers.size(), 2u);
+  EXPECT_THAT(server.membership->vacant, ElementsAre(1));
+  const Job::View worker = job_->ViewOf(3);
+  EXPECT_EQ(worker.membership->epoch, 2u);
+  EXPECT_TRUE(worker.membership->workers.empty());
+  EXPECT_THAT(worker.membership->vacant, ElementsAre(1));
+  EXPECT_TRUE(worker.failure.ok());
+}
+
+TEST_F(LostWorkerTest, ItselfIsToldThatTheJobGoesOnWithoutIt) {
+  for (const NodeId node : {1, 2, 3, 4}) EXPECT_TRUE(job_->Heartbeat(node, {}, At(4)).ok());
+  for (const NodeId node : {1, 3, 4}) EXPECT_TRUE(job_->Heartbeat(node, {}, At(8)).ok());
+  job_->Advance(At(9.5));
+  const absl::Status told = job_->ViewOf(2).failure;
+  EXPECT_TRUE(IsEvicted(told)) << told;
+  EXPECT_EQ(std::string(told.message()),
+            "the job goes on without worker 1 (node 2, host:1), which stopped answering 5.5 s ago");
+  EXPECT_TRUE(IsEvicted(job_->Heartbeat(2, {}, At(10))));
+  EXPECT_TRUE(IsEvicted(StatusOf(job_->ArriveAtBarrier(2, "b", At(kNever), At(10)))));
+  EXPECT_TRUE(IsEvicted(StatusOf(Declare(2, {Tensor("w")}, kNever, 10))));
+  EXPECT_TRUE(IsEvicted(StatusOf(job_->Leave(2, absl::OkStatus(), At(kNever), At(10)))));
+  EXPECT_TRUE(IsEvicted(StatusOf(job_->Leave(2, absl::AbortedError("x"), At(kNever), At(10)))));
+  job_->Lost(2, "closed its connection without leaving");
+  job_->ConnectionBroke(2, At(10));
+  EXPECT_EQ(job_->state(), Job::State::kRunning) << "whatever it does harms nobody";
+}
+
+TEST_F(LostWorkerTest, FewerThanMinWorkersFailTheJob) {
+  job_->Lost(1, "was killed");
+  job_->Lost(3, "was killed");
+  EXPECT_EQ(job_->state(), Job::State::kFailed);
+  EXPECT_EQ(Failure(),
+            "worker 2 (node 3, host:2) was killed; 1 workers would be left, and min-workers is 2");
+  EXPECT_THAT(job_->WhoWent(), ElementsAre("worker 2"));
+}
+
+TEST_F(LostWorkerTest, WithoutTheSettingOrOfAServerTheJobFails) {
+  job_->Lost(4, "was killed");
+  EXPECT_EQ(job_->state(), Job::State::kFailed);
+  Begin(3, 0);
+  job_->Lost(2, "was killed");
+  EXPECT_EQ(Failure(), "worker 1 (node 2, host:1) was killed");
+}
+
+TEST_F(LostWorkerTest, AWorkersErrorStillEndsTheJob) {
+  (void)job_->Leave(2, absl::AbortedError("ValueError: x"), At(kNever), At(1));
+  EXPECT_EQ(job_->state(), Job::State::kFailed);
+}
+
+TEST_F(LostWorkerTest, ABarrierThatWaitedForItIsFullAndTellsAllTheSame) {
+  const CallId first = job_->ArriveAtBarrier(1, "b", At(kNever), At(0));
+  const CallId third = job_->ArriveAtBarrier(3, "b", At(kNever), At(0));
+  EXPECT_FALSE(Answered(first));
+  job_->Lost(2, "was killed");
+  EXPECT_TRUE(StatusOf(first).ok());
+  EXPECT_THAT(answers_[first].vacant, ElementsAre(1));
+  EXPECT_THAT(answers_[third].vacant, ElementsAre(1));
+}
+
+TEST_F(LostWorkerTest, ItsOwnWaitsEndAndABarrierOfItsAloneIsGone) {
+  const CallId alone = job_->ArriveAtBarrier(2, "alone", At(kNever), At(0));
+  const CallId declared = Declare(2, {Tensor("w")});
+  job_->Lost(2, "was killed");
+  EXPECT_TRUE(IsEvicted(StatusOf(alone)));
+  EXPECT_TRUE(IsEvicted(StatusOf(declared)));
+  const CallId one = job_->ArriveAtBarrier(1, "alone", At(kNever), At(0));
+  EXPECT_FALSE(Answered(one));
+  (void)job_->ArriveAtBarrier(3, "alone", At(kNever), At(0));
+  EXPECT_TRUE(StatusOf(one).ok());
+}
+
+TEST_F(LostWorkerTest, ADeclarationGoesOnWithoutIt) {
+  const CallId first = Declare(1, {Tensor("w")});
+  const CallId third = DeclareDigest(3, {Tensor("w")});
+  job_->Lost(2, "was killed");
+  EXPECT_EQ(Version(), 1u);
+  EXPECT_TRUE(Install(4, 1).ok());
+  EXPECT_TRUE(StatusOf(first).ok()) << StatusOf(first);
+  EXPECT_TRUE(StatusOf(third).ok()) << StatusOf(third);
+}
+
+TEST_F(LostWorkerTest, WhereItWasToGiveTheListTheNextRankGivesIt) {
+  const CallId second = DeclareDigest(2, {Tensor("w"), Tensor("x")});
+  const CallId third = DeclareDigest(3, {Tensor("x"), Tensor("w")});
+  EXPECT_FALSE(Answered(second));
+  job_->Lost(1, "was killed");
+  ASSERT_TRUE(StatusOf(second).ok()) << StatusOf(second);
+  EXPECT_EQ(answers_[second].declared.wanted_from, 0u) << "its list is wanted";
+  EXPECT_FALSE(Answered(third));
+  const CallId list = Declare(2, {Tensor("w"), Tensor("x")});
+  EXPECT_EQ(Version(), 1u);
+  EXPECT_TRUE(Install(4, 1).ok());
+  EXPECT_TRUE(StatusOf(list).ok());
+  EXPECT_TRUE(StatusOf(third).ok());
+}
+
+TEST_F(LostWorkerTest, AListThatItHasGivenStaysTheCatalogues) {
+  (void)Declare(1, {Tensor("w"), Tensor("x")});
+  const CallId second = DeclareDigest(2, {Tensor("w"), Tensor("x")});
+  job_->Lost(1, "was killed");
+  const CallId third = DeclareDigest(3, {Tensor("w"), Tensor("x")});
+  EXPECT_EQ(Version(), 1u);
+  EXPECT_TRUE(Install(4, 1).ok());
+  EXPECT_TRUE(StatusOf(second).ok());
+  EXPECT_TRUE(StatusOf(third).ok());
+  EXPECT_EQ(job_->declarations().num_batches(), 0u) << "nobody has still to be told";
+}
+
+TEST_F(LostWorkerTest, WhatTheOthersAreDoneWithIsRetired) {
+  const std::vector<TensorDeclaration> tensors = {Tensor("w")};
+  (void)Declare(1, tensors);
+  for (const NodeId node : {2, 3}) (void)DeclareDigest(node, tensors);
+  EXPECT_TRUE(Install(4, 1).ok());
+  EXPECT_TRUE(job_->Retire(1, {0}, At(0)).ok());
+  EXPECT_TRUE(job_->Retire(2, {0}, At(0)).ok());
+  job_->Lost(2, "was killed");
+  EXPECT_EQ(job_->declarations().totals().tensors, 1u) << "worker 2 still has it";
+  EXPECT_TRUE(job_->Retire(3, {0}, At(0)).ok());
+  EXPECT_EQ(job_->declarations().totals().tensors, 0u);
+}
+
+TEST_F(LostWorkerTest, TheOthersLeaveTogether) {
+  const CallId first = job_->Leave(1, absl::OkStatus(), At(kNever), At(0));
+  const CallId third = job_->Leave(3, absl::OkStatus(), At(kNever), At(0));
+  EXPECT_FALSE(Answered(first));
+  job_->Lost(2, "was killed");
+  EXPECT_TRUE(StatusOf(first).ok());
+  EXPECT_TRUE(StatusOf(third).ok());
+  EXPECT_EQ(job_->state(), Job::State::kDone);
+  EXPECT_GT(job_->ViewOf(4).membership->epoch, 2u) << "servers hear of the end by another epoch";
+  EXPECT_TRUE(StatusOf(job_->Leave(4, absl::OkStatus(), At(kNever), At(0))).ok());
+  EXPECT_TRUE(job_->finished());
+}
+
+TEST_F(LostWorkerTest, OneThatWasLeavingIsWaitedForNoMore) {
+  const CallId leaving = job_->Leave(2, absl::OkStatus(), At(kNever), At(0));
+  job_->Lost(2, "was killed");
+  EXPECT_TRUE(IsEvicted(StatusOf(leaving)));
+  const CallId barrier = job_->ArriveAtBarrier(1, "b", At(kNever), At(0));
+  EXPECT_FALSE(Answered(barrier)) << "nobody is leaving any more";
+  (void)job_->ArriveAtBarrier(3, "b", At(kNever), At(0));
+  EXPECT_TRUE(StatusOf(barrier).ok());
+}
+
+TEST_F(LostWorkerTest, TwoAtOneMomentAreTwoEpochs) {
+  Begin(4, 2);
+  for (const NodeId node : {1, 4, 5}) EXPECT_TRUE(job_->Heartbeat(node, {}, At(4)).ok());
+  job_->Advance(At(6));
+  EXPECT_THAT(Present(), ElementsAre(0, 3));
+  EXPECT_EQ(job_->table().membership()->epoch, 3u);
+  EXPECT_THAT(job_->table().membership()->vacant, ElementsAre(1, 2));
+}
+
+TEST_F(LostWorkerTest, OneForWhichRoundsWaitForStuckTimeoutCountsAsLost) {
+  EXPECT_TRUE(job_->ReportWaits(4, {{1, absl::Seconds(19)}}, At(1)).ok());
+  EXPECT_THAT(Present(), ElementsAre(0, 1, 2));
+  EXPECT_TRUE(job_->ReportWaits(4, {{1, absl::Seconds(20)}, {7, absl::Hours(1)}}, At(2)).ok());
+  EXPECT_THAT(Present(), ElementsAre(0, 2));
+  EXPECT_THAT(
+      std::string(job_->ViewOf(2).failure.message()),
+      HasSubstr("which lives, but rounds at server 0 have waited for its pushes for 20.0 s"));
+  EXPECT_TRUE(job_->ReportWaits(4, {{0, absl::Hours(1)}}, At(3)).ok());
+  EXPECT_THAT(Present(), ElementsAre(0, 2)) << "the job cannot do without: it is only waited for";
+  EXPECT_EQ(job_->state(), Job::State::kRunning);
+  EXPECT_EQ(job_->ReportWaits(1, {{2, absl::Hours(1)}}, At(3)).code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
 TEST(JobOptions, NamesTheSettingThatIsWrong) {
   const auto expect = [](auto change, const std::string& named) {
     JobOptions options = Options(1, 1);
@@ -669,6 +870,9 @@ TEST(JobOptions, NamesTheSettingThatIsWrong) {
   EXPECT_TRUE(CheckJobOptions(Options(1, 1)).ok());
   expect([](auto& o) { o.config.num_workers = 0; }, "workers");
   expect([](auto& o) { o.config.num_servers = -1; }, "servers");
+  expect([](auto& o) { o.config.min_workers = o.config.num_workers + 1; }, "min-workers");
+  expect([](auto& o) { o.config.min_workers = -1; }, "min-workers");
+  expect([](auto& o) { o.config.stuck_timeout = -absl::Seconds(1); }, "stuck-timeout");
   expect([](auto& o) { o.config.partition_bytes = 3; }, "partition-bytes");
   expect([](auto& o) { o.limits.max_job_bytes = 0; }, "max-job-bytes");
   expect([](auto& o) { o.limits.max_tensors = 0; }, "max-tensors");

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <deque>
 #include <map>
@@ -143,7 +144,8 @@ class World {
                                        static_cast<int>(state.last_failure.header.type),
                                        is_leaving_, state.round.step());
     for (Rank rank = 0; rank < kWorkers; ++rank) {
-      absl::StrAppendFormat(&text, "%d", state.round.Has(rank) ? 1 : 0);
+      absl::StrAppendFormat(&text, "%d%d", state.round.HasRank(rank),
+                            std::ranges::count(state.pushed_before, rank));
     }
     text += state.round.has_nonfinite() ? "N" : "";
     for (Rank rank = 0; rank < kWorkers; ++rank) {

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <set>
@@ -126,7 +127,8 @@ class World {
     const DenseState& state = shard_.Find(kKey)->dense;
     std::string text = absl::StrFormat("S%d,%d,%d|", server_epoch_, state.last_step, leaving_);
     for (Rank rank = 0; rank < kWorkers; ++rank) {
-      absl::StrAppendFormat(&text, "%d", state.round.Has(rank) ? 1 : 0);
+      absl::StrAppendFormat(&text, "%d%d", state.round.HasRank(rank),
+                            std::ranges::count(state.pushed_before, rank));
     }
     absl::StrAppendFormat(&text, "@%d|", state.round.step());
     for (Rank rank = 0; rank < kWorkers; ++rank) {

@@ -77,7 +77,7 @@ class RequestTableTest : public ::testing::Test {
     header.key = type == FrameType::kHello ? Key{} : kKey;
     header.step = step;
     header.num_elements = type == FrameType::kHello ? 0 : 4;
-    header.epoch = 1;
+    header.epoch = epoch_;
     log_(requests_.OnFrame(kServerNode, MakeFrame(header, std::move(payload)), now_));
   }
   static FrameHeader AboutState(FrameType type, uint32_t request, Step step = 1) {
@@ -105,6 +105,7 @@ class RequestTableTest : public ::testing::Test {
   }
 
   absl::Time now_ = absl::UnixEpoch();
+  Epoch epoch_ = 1;  // of the server
   Log log_;
   RequestTable requests_{Options()};
 };
@@ -525,6 +526,46 @@ TEST_F(RequestTableTest, AFailureEndsEveryRequestOfTodayAndTomorrow) {
               HasSubstr("worker 1 was lost"));
   Ask(2);
   ASSERT_THAT(log_.completed, SizeIs(2));
+}
+
+TEST_F(RequestTableTest, AFetchEndsWhereItsRootWasLostAndHasGivenNothing) {
+  Ask(1, FrameType::kFetch);  // of rank 1's value
+  log_(requests_.SetMembership(MembershipOf({0, 2}, /*epoch=*/2), now_));
+  Answer(FrameType::kWaiting, 1, EncodeRanks({}));
+  EXPECT_THAT(log_.completed, SizeIs(0))
+      << "said in the epoch before, in which the root could send";
+  epoch_ = 2;
+  Answer(FrameType::kWaiting, 1, EncodeRanks({2}));
+  EXPECT_THAT(log_.completed, SizeIs(0)) << "the root has given it, and it waits for rank 2";
+  Answer(FrameType::kWaiting, 1, EncodeRanks({}));
+  ASSERT_THAT(log_.completed, SizeIs(1));
+  const absl::Status status = log_.completed[0].second.status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("the job goes on without worker 1, which was to give the value"));
+}
+
+TEST_F(RequestTableTest, AFetchWhoseRootIsPresentWaitsAfterAnotherWasLost) {
+  Ask(1, FrameType::kFetch);
+  epoch_ = 2;
+  log_(requests_.SetMembership(MembershipOf({0, 1, 3}, /*epoch=*/2), now_));
+  Answer(FrameType::kWaiting, 1, EncodeRanks({}));
+  EXPECT_THAT(log_.completed, SizeIs(0));
+}
+
+TEST_F(RequestTableTest, AServerThatKnowsThisWorkerNoMoreLeavesTheVerdictToTheScheduler) {
+  Ask(1);
+  Answer(FrameType::kError, 0, EncodeError(absl::UnauthenticatedError("say hello first")));
+  Fail(0, absl::StatusCode::kPermissionDenied);  // it answers the hello so
+  EXPECT_THAT(log_.completed, SizeIs(0)) << "it had admitted this worker once";
+  EXPECT_TRUE(requests_.failed().ok());
+  log_.sent.clear();
+  Wait(absl::Seconds(1));
+  EXPECT_EQ(log_.LastSent(), FrameType::kHello) << "it asks again meanwhile";
+  log_(requests_.Fail(Evicted("the job goes on without worker 0")));
+  ASSERT_THAT(log_.completed, SizeIs(1));
+  EXPECT_TRUE(IsEvicted(log_.completed[0].second.status())) << "with the facts of its request";
+  EXPECT_EQ(GetErrorField(log_.completed[0].second.status(), "tensor"), "w");
 }
 
 TEST_F(RequestTableTest, IgnoresAForgedSender) {

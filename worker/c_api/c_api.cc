@@ -45,6 +45,7 @@ struct bdn_worker {
 };
 
 static_assert(BDN_DATA_LOSS == static_cast<int>(absl::StatusCode::kDataLoss));
+static_assert(BDN_EVICTED == bdn::kEvictedNumber);
 static_assert(BDN_BOOL == static_cast<int>(bdn::DType::kBool));
 
 namespace bdn {
@@ -56,7 +57,7 @@ thread_local std::string last_error_text;
 int Return(absl::Status status) {
   if (status.ok()) return BDN_OK;
   last_error = std::move(status);
-  return static_cast<int>(last_error.code());
+  return NumberOf(last_error);
 }
 
 // Runs `body`, which returns a Status, with the default floating-point state: a program may have
@@ -292,6 +293,9 @@ int bdn_leave_at_exit(bdn_worker* worker, const char* cause) {
 }
 
 int bdn_rank(const bdn_worker* worker) { return worker == nullptr ? -1 : worker->client->rank(); }
+int bdn_first_rank(const bdn_worker* worker) {
+  return worker == nullptr ? -1 : worker->client->first_rank();
+}
 int bdn_size(const bdn_worker* worker) { return worker == nullptr ? 0 : worker->client->size(); }
 
 int bdn_local_cluster_create(const bdn_options* options, bdn_cluster** out) {
@@ -410,6 +414,20 @@ int bdn_broadcast(bdn_worker* worker, const char* name, void* data, uint64_t byt
 int bdn_barrier(bdn_worker* worker, const char* name, double timeout_seconds) {
   return CallOn(worker, [&](bdn::Client& w) {
     return w.Barrier(name == nullptr ? "" : name, bdn::Timeout(timeout_seconds));
+  });
+}
+
+int bdn_meet(bdn_worker* worker, const char* name, double timeout_seconds, int32_t* ranks,
+             size_t capacity, size_t* count) {
+  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
+    if (count == nullptr || (ranks == nullptr && capacity > 0)) {
+      return bdn::InvalidArgument("ranks or count is null");
+    }
+    BDN_ASSIGN_OR_RETURN(const std::vector<bdn::Rank> present,
+                         w.Meet(name == nullptr ? "" : name, bdn::Timeout(timeout_seconds)));
+    *count = present.size();
+    std::copy_n(present.begin(), std::min(capacity, present.size()), ranks);
+    return absl::OkStatus();
   });
 }
 

@@ -117,7 +117,7 @@ absl::StatusOr<DeviceExchanges::Push> ToPush(const bdn_push* push) {
   if (push->done != nullptr) {
     request.done = [done = push->done, user_data = push->user_data](TicketId ticket,
                                                                     const auto& result) {
-      done(user_data, ticket, static_cast<int>(result.status().code()));
+      done(user_data, ticket, NumberOf(result.status()));
     };
   }
   static_assert(BDN_CUDA(DevicePlace::kHost) == BDN_HOST);

@@ -358,7 +358,10 @@ void HostCalls::ServeTogether(const Calls& calls) {
     const absl::Status status = Broadcast(calls, &data);
     for (const OpenCall& call : calls) Answer(call, {}, status, data);
   } else if (first.what_case() == wire::Call::kBarrier) {
-    AnswerAll(calls, worker_->Barrier(first.barrier(), left));
+    const absl::StatusOr<std::vector<Rank>> present = worker_->Meet(first.barrier(), left);
+    wire::Answer answer;
+    if (present.ok()) answer.mutable_present()->Add(present->begin(), present->end());
+    for (const OpenCall& call : calls) Answer(call, answer, present.status());
   } else {
     const absl::Status status = worker_->Leave(left);
     if (status.ok()) processes_->SetAllLeft();

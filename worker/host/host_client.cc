@@ -140,11 +140,13 @@ absl::Status HostClient::Broadcast(const std::string& name, MutableByteSpan data
   return calls_.Ask(std::move(call), timeout, data).status();
 }
 
-absl::Status HostClient::Barrier(const std::string& name, absl::Duration timeout) {
+absl::StatusOr<std::vector<Rank>> HostClient::Meet(const std::string& name,
+                                                   absl::Duration timeout) {
   BDN_RETURN_IF_ERROR(pushes_.Check());
   wire::Call call;
   call.set_barrier(name);
-  return calls_.Ask(std::move(call), timeout).status();
+  BDN_ASSIGN_OR_RETURN(const wire::Answer answer, calls_.Ask(std::move(call), timeout));
+  return std::vector<Rank>(answer.present().begin(), answer.present().end());
 }
 
 absl::Status HostClient::ReportValue(const ReportedValue& value) {

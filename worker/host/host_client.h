@@ -54,6 +54,7 @@ class HostClient final : public Client {
 
   Rank rank() const override { return channel_.rank(); }
   int size() const override { return channel_.size(); }
+  Rank first_rank() const override { return 0; }
   std::shared_ptr<MemoryDomain> memory() override { return arena_; }
   absl::StatusOr<std::vector<uint32_t>> Declare(std::vector<TensorDeclaration> tensors,
                                                 absl::Duration timeout) override;
@@ -72,7 +73,7 @@ class HostClient final : public Client {
   absl::Status DescribeWait(TicketId ticket) override;
   absl::Status Broadcast(const std::string& name, MutableByteSpan data, Rank root,
                          absl::Duration timeout) override;
-  absl::Status Barrier(const std::string& name, absl::Duration timeout) override;
+  absl::StatusOr<std::vector<Rank>> Meet(const std::string& name, absl::Duration timeout) override;
   absl::Status ReportValue(const ReportedValue& value) override;
   absl::Status Leave(absl::Duration timeout) override;
   absl::Status Abort(const std::string& reason) override;

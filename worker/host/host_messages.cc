@@ -10,7 +10,7 @@ namespace bdn {
 namespace wire = bandoneon::host;
 
 void Write(const absl::Status& status, wire::Status* message) {
-  message->set_code(static_cast<uint32_t>(status.code()));
+  message->set_code(static_cast<uint32_t>(NumberOf(status)));
   message->set_message(std::string(status.message()));
   message->set_tensor(GetErrorField(status, "tensor"));
   message->set_step(GetErrorField(status, "step"));
@@ -20,14 +20,11 @@ void Write(const absl::Status& status, wire::Status* message) {
 
 absl::Status Read(const wire::Status& message) {
   if (message.code() == 0) return absl::OkStatus();
-  const bool is_known = message.code() <= static_cast<uint32_t>(absl::StatusCode::kUnauthenticated);
-  const absl::Status status(
-      is_known ? static_cast<absl::StatusCode>(message.code()) : absl::StatusCode::kUnknown,
-      message.message());
-  return AttachFields(status, {.tensor = message.tensor(),
-                               .step = message.step(),
-                               .stage = message.stage(),
-                               .waiting_for = message.waiting_for()});
+  return AttachFields(StatusOf(message.code(), message.message()),
+                      {.tensor = message.tensor(),
+                       .step = message.step(),
+                       .stage = message.stage(),
+                       .waiting_for = message.waiting_for()});
 }
 
 void Write(const HostPlace& place, wire::Place* message) {

@@ -22,7 +22,7 @@ class Status;
 
 namespace bdn {
 
-inline constexpr uint32_t kHostVersion = 5;
+inline constexpr uint32_t kHostVersion = 6;
 
 void Write(const absl::Status& status, bandoneon::host::Status* message);
 // Reads a status with its ErrorFields. An unknown code becomes Unknown.

@@ -262,7 +262,7 @@ RequestTable::Actions RequestTable::OnFrame(NodeId server, const Frame& frame, a
   } else if (const auto open = FindOpen(server, header); open == open_.end()) {
     ++stats_.frames_dropped;
   } else if (header.type == FrameType::kWaiting) {
-    OnWaiting(frame, &open->second, now, &actions);
+    OnWaiting(frame, open, now, &actions);
   } else {
     OnResult(frame, open, now, &actions);
   }
@@ -294,16 +294,28 @@ void RequestTable::OnResult(const Frame& frame, OpenMap::iterator open, absl::Ti
 void RequestTable::OnHello(NodeId server, Actions* actions) {
   const auto found = peers_.find(server);
   if (found == peers_.end() || found->second.is_open) return;
-  found->second.is_open = true;
+  found->second.is_open = found->second.was_open = true;
   found->second.hello_interval = kFirstHelloInterval;
   for (auto& [key, open] : open_) {
     if (open.request.server == server) SendRequest(&open, actions);
   }
 }
 
-void RequestTable::OnWaiting(const Frame& frame, Open* open, absl::Time now, Actions* actions) {
+void RequestTable::OnWaiting(const Frame& frame, OpenMap::iterator found, absl::Time now,
+                             Actions* actions) {
+  Open* const open = &found->second;
   absl::StatusOr<std::vector<Rank>> missing = DecodeRanks(frame.payload.span());
   if (!CheckPayload(frame).ok() || !missing.ok()) return;  // the next probe asks again
+  // The server names nobody where it waits for the value's root. In an epoch without that rank the
+  // root can send nothing more.
+  const Rank root = open->request.root;
+  if (root >= 0 && missing->empty() && frame.header.epoch == membership_->epoch &&
+      membership_->IsVacant(root)) {
+    const absl::Status status = FailedPrecondition(
+        "the job goes on without %s, which was to give the value: let another one give it",
+        NameOfWorker(root, options_.processes));
+    return End(found, {Describe(*open, status)}, actions);
+  }
   // The server counts this worker among the missing, so our request never arrived or was lost with
   // an old epoch.
   const bool lost_ours =
@@ -382,6 +394,10 @@ void RequestTable::OnError(NodeId server, const Frame& frame, absl::Time now, Ac
   const bool about_hello = peer != peers_.end() && !peer->second.is_open &&
                            frame.header.step == 0 && frame.header.request == 0;
   if (about_hello) {
+    // A server that knew this worker, and knows it no more, has a roster without it: the scheduler
+    // says why, to all requests at once.
+    const bool is_out = absl::IsPermissionDenied(status) && peer->second.was_open;
+    if (is_out) return SetHelloDue(&peer->second, now + options_.probe_interval);
     if (status.code() == absl::StatusCode::kUnavailable ||
         status.code() == absl::StatusCode::kDataLoss) {
       // The server has no membership yet, or the hello was damaged.

@@ -50,7 +50,7 @@ class RequestTable {
     NodeId server = 0;
     uint32_t catalogue_version = 0;
     std::string tensor;        // for errors
-    Rank root = -1;            // of a fetch: the rank whose value it is; -1: none
+    Rank root = -1;            // of a fetch: the rank that sets what it asks for; -1: none
     bool of_exchange = false;  // it may end unknown: see Outcome::is_unknown
     bool is_patient = false;   // it never ends for having been sent again too often
     // Limits the wait for the answer, if it is less than the timeout of the options. After the
@@ -158,7 +158,8 @@ class RequestTable {
   struct Peer {
     Rank rank = 0;
     absl::Duration hello_interval = kFirstHelloInterval;
-    bool is_open = false;  // it has answered our hello
+    bool is_open = false;   // it has answered our hello
+    bool was_open = false;  // it has answered one, ever
     absl::Time hello_due = absl::InfiniteFuture();
     uint64_t frames_heard = 0;
     uint64_t results_heard = 0;  // replies and values among frames_heard
@@ -174,7 +175,7 @@ class RequestTable {
   void Send(const Request& request, Frame frame, uint64_t id, Actions* actions);
   void OnHello(NodeId server, Actions* actions);
   void OnError(NodeId server, const Frame& frame, absl::Time now, Actions* actions);
-  void OnWaiting(const Frame& frame, Open* open, absl::Time now, Actions* actions);
+  void OnWaiting(const Frame& frame, OpenMap::iterator open, absl::Time now, Actions* actions);
   OpenMap::iterator FindOpen(NodeId server, const FrameHeader& answer);
   void OnResult(const Frame& frame, OpenMap::iterator open, absl::Time now, Actions* actions);
   // Changes `due`, and moves the agenda's entry forward if needed. Every change of `due` is made

@@ -75,18 +75,16 @@ def broadcast_object(obj: Any = None, root: int = 0, *, worker: Worker | None = 
 
 
 def allgather_object(obj: Any, *, worker: Worker | None = None) -> list[Any]:
-    """[the object of worker 0, of worker 1, ...] at every worker. Collective: a broadcast from each, in
-    turn, so keep them few and small. As broadcast_object in all else."""
+    """[the object of worker 0, of worker 1, ...] at every worker, of those that were not lost. Collective: a
+    broadcast from each, in turn, so keep them few and small. As broadcast_object in all else."""
     worker = worker or default_worker()
     payload, failure = _pickled(obj)
-    payloads = [
-        broadcast_bytes(worker, "object", payload if root == worker.rank else b"", root)
-        for root in range(worker.size)
-    ]
+    ranks = worker.present()
+    payloads = [broadcast_bytes(worker, "object", payload if root == worker.rank else b"", root) for root in ranks]
     if failure is not None:
         raise failure
     return [
-        obj if root == worker.rank else _unpickled(payload, root) for root, payload in enumerate(payloads)
+        obj if root == worker.rank else _unpickled(payload, root) for root, payload in zip(ranks, payloads)
     ]
 
 
@@ -104,14 +102,14 @@ def _unpickled(payload, root):
     return pickle.loads(payload)
 
 
-def check_replicas(worker, named, who, root=0):
+def check_replicas(worker, named, who):
     """Raises InvalidArgument in all workers where the values of (name, tensor) pairs are not those of
-    worker `root`: it names the first, and what to call. `who` says who asks. Collective."""
+    the first worker: it names the first pair, and what to call. `who` says who asks. Collective."""
     remedy = (
         f"call bandoneon.torch.broadcast_parameters(model) before {who} is made, or load the same "
         "checkpoint everywhere; Links(check=False) leaves this check out"
     )
-    _check_same(worker, named, root, remedy)
+    _check_same(worker, named, remedy)
 
 
 def check_same_weights(worker, named):
@@ -120,10 +118,11 @@ def check_same_weights(worker, named):
         "what they had in common is not known without comm_state_dict(). Load the same checkpoint in all "
         "workers before resume_at()"
     )
-    _check_same(worker, named, 0, remedy)
+    _check_same(worker, named, remedy)
 
 
-def _check_same(worker, named, root, remedy):
+def _check_same(worker, named, remedy):
+    root = worker.present()[0]
     mine = [[name, str(t.dtype), list(t.shape), checksum(t.detach())] for name, t in named]
     agree(worker, "replicas", mine, root, lambda *lists: _differing_values(*lists, remedy))
 

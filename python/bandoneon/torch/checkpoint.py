@@ -70,6 +70,7 @@ def save(
     """
     worker = worker or default_worker()
     worker.barrier("bandoneon.torch.save(), which all workers must call")
+    _check_nobody_lost(worker, "saved")
     token = broadcast_bytes(worker, "checkpoint", secrets.token_hex(8).encode(), 0).decode()
     what = f"save {directory}"
     with _all_or_none(worker, what):
@@ -400,6 +401,16 @@ def _bytes_of(content):
 
 
 # ---- Between workers ----
+
+
+def _check_nobody_lost(worker, done):
+    """FailedPrecondition, the same in all workers: pieces of a checkpoint go by the ranks of all that have joined."""
+    lost = sorted(set(range(worker.size)) - set(worker.present()))
+    if lost:
+        raise FailedPrecondition(
+            f"this job goes on without worker {', '.join(map(str, lost))}, and a checkpoint is {done} by all "
+            f"{worker.size} workers: end the job, and start one from the last checkpoint, which may have fewer workers"
+        )
 
 
 def _send_to_first(worker, files, parts):

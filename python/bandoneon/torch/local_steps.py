@@ -234,7 +234,7 @@ class LocalSteps(WrappedOptimizer):
         where codec schedules and the place between meetings go on. The outer step's moments begin at 0, and
         so do residuals; of a model saved between meetings, what the other workers had moved is lost.
         Collective, before any worker steps."""
-        step = self._links.step_of_rank_0(step_to_resume_at(self.inner, step))
+        step = self._links.step_of_first(step_to_resume_at(self.inner, step))
         meetings = step // (self.tau.least if self._grows else self.tau)
         self._links.resume_weights_at(meetings, self._timeout)
         self._begin_at_parameters()

@@ -340,9 +340,9 @@ class ParameterSet:
 
     @torch.no_grad()
     def share_weights(self, timeout=None, step=0):
-        """Rank 0's parameters become the servers' weights as of `step`, and then every worker's
+        """The first worker's parameters become the servers' weights as of `step`, and then every worker's
         parameters. Who has them already, by their hashes, is not sent them."""
-        if self.worker.rank == 0:
+        if self.worker.present(timeout)[0] == self.worker.rank:
             for m in self.members:
                 self._set_server_state(m, "weights", m.param, step, timeout)
         self.worker.barrier(f"{self.prefix}weights are set", timeout)
@@ -373,21 +373,26 @@ class ParameterSet:
         return {"tensors": {m.name: self._member_state(m, timeout) for m in self.declared}}
 
     def resume_at(self, step, timeout=None):
-        """The next exchange is the one after `step`, which is rank 0's: for codec schedules and warm-ups
+        """The next exchange is the one after `step`, which is the first worker's: for codec schedules and warm-ups
         where there is no state_dict() to load. Before any worker pushes. Servers follow."""
         self.check_open()
-        step = self.step_of_rank_0(step)
+        first = self.worker.present(timeout)[0]
+        step = self._step_of(first, step)
         for member in self.declared:
             self.worker.set_step(member.tensor, step)
-            if self.worker.rank == 0:
+            if self.worker.rank == first:
                 counters = self.worker.get_server_counters(member.tensor, timeout)
                 self.worker.set_server_counters(member.tensor, *counters, step, timeout)
         self.worker.barrier(f"{self.prefix}step is set", timeout)
 
-    def step_of_rank_0(self, step):
+    def step_of_first(self, step):
+        """The step that the first worker says."""
+        return self._step_of(self.worker.present()[0], step)
+
+    def _step_of(self, first, step):
         if not isinstance(step, int) or step < 0:
             raise InvalidArgument(f"step={step!r} is not a number of steps, 0 or more")
-        return int(broadcast_bytes(self.worker, "step", str(step).encode(), 0))
+        return int(broadcast_bytes(self.worker, "step", str(step).encode(), first))
 
     def resume_weights_at(self, step, timeout=None):
         """resume_at(), and what the servers hold are the parameters, which must be the same in all
@@ -397,7 +402,7 @@ class ParameterSet:
         self.share_weights(timeout, step)
 
     def check_same_weights(self):
-        """InvalidArgument where a checkpoint without state_dict() left other parameters than rank 0's."""
+        """InvalidArgument where a checkpoint without state_dict() left other parameters than the first worker's."""
         check_same_weights(self.worker, [(m.name, m.param) for m in self.members])
 
     def load_state_dict(self, state, timeout=None):
@@ -411,7 +416,7 @@ class ParameterSet:
                 raise InvalidArgument(
                     f"the state has {name!r}, which is not a parameter here", tensor=name
                 )
-            _check_entry(member, entry, has_servers=self.worker.rank == 0)
+            _check_entry(member, entry, has_servers=self.worker.first_rank() == self.worker.rank)
         for member in self.declared:
             if member.name not in state["tensors"]:
                 raise InvalidArgument(f"the state has no {member.name!r}", tensor=member.name)
@@ -454,7 +459,7 @@ class ParameterSet:
             out = host_zeros(member.shape)
             self.worker.get_state(member.tensor, what, out.data_ptr(), out.numel())
             entry[what] = out
-        if self.worker.rank == 0:
+        if self.worker.first_rank() == self.worker.rank:
             entry["server"] = self._server_state(member, timeout)
         return entry
 

@@ -75,6 +75,7 @@ class ServerOptimizer(WrappedOptimizer):
         self._rules = self._current_rules()  # of the groups by their numbers, as the servers step by
         worker = worker or default_worker()
         self._links = ParameterSet(worker, link_table(links), links.prefix, as_float32=True)
+        self._is_first = worker.first_rank() == worker.rank  # It tells the servers which rule is in force.
         self._timeout = links.timeout
         self._weight = Weight(links.weight)
         self._max_norm = max_norm
@@ -144,9 +145,15 @@ class ServerOptimizer(WrappedOptimizer):
         return rules
 
     def _set_rules(self, rules):
-        """Rank 0 tells the servers. All others' next exchange is after one in which it takes part."""
+        """The first worker tells the servers. All others' next exchange is after one in which it takes part. Who comes to
+        be first, because those before it were lost, tells everything: what they were to tell last may not have come."""
+        worker = self._links.worker
+        is_first = worker.first_rank() == worker.rank
         changed = [number for number, rule in enumerate(rules) if rule != self._rules[number]]
-        if changed and self._links.worker.rank == 0:
+        if is_first and not self._is_first:
+            changed = range(len(rules))
+        self._is_first = is_first
+        if changed and is_first:
             for number in changed:
                 tensors = [m.tensor for m in self._links.members if m.terms.group == number]
                 if tensors:

@@ -6,7 +6,7 @@ import weakref
 import torch
 
 from .. import _native
-from ..errors import DeadlineExceeded, JobFailed
+from ..errors import DeadlineExceeded, Evicted, JobFailed
 from . import backward_pass, devices, round_notices
 from .gradient_hooks import AS_IT_IS_THEN, accumulation_hook, forward_to, gradient_hook
 from .outbox import Outbox, zeros_for
@@ -394,7 +394,7 @@ class Synchronizer:
             if not isinstance(error, DeadlineExceeded):  # After which it can be waited for again.
                 slots[len(results)].ticket = None
             error = self._with_what_was_given_up(error)
-            if not isinstance(error, JobFailed):  # Which leaving will say, too.
+            if not isinstance(error, (Evicted, JobFailed)):  # Which leaving will say, too.
                 self._has_failed = True
                 self._worker.note_failed_round(self, error)
             raise error

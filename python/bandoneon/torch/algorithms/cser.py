@@ -254,7 +254,7 @@ class CSER(WrappedOptimizer):
         codec schedules go on after `step`, rank 0's, by default the most that its optimizer state counts.
         Collective, before any worker steps. InvalidArgument where the workers' parameters differ: each
         has drifted by itself, and xhat is not among them."""
-        step = self._reset.step_of_rank_0(step_to_resume_at(self.inner, step))
+        step = self._reset.step_of_first(step_to_resume_at(self.inner, step))
         self._reset.check_same_weights()
         resets = step // self.settings["period"]
         self._reset.resume_at(resets, self._timeout)

@@ -1,0 +1,204 @@
+"""A worker is lost amid its steps, and with min-workers the others go on: by SIGKILL, stopped past its lease, or alive without
+a push. Real processes; what each step must give is known."""
+
+import collections
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from process_helpers import BIN, Process
+
+PROGRAM = pathlib.Path(__file__).with_name("lost_worker_program.py")
+NETWORK = {"BANDONEON_TRANSPORT": "network"}
+FABRIC = {"BANDONEON_TRANSPORT": "rdma", "BANDONEON_FABRIC_PROVIDER": "tcp;ofi_rxm", "BANDONEON_FABRIC_INTERFACE": "127.0.0.1"}
+EX_TEMPFAIL = 75
+
+
+class Job:
+    """A scheduler, two servers and three workers, each a process of its own."""
+
+    def __init__(self, tmp_path, settings, *scheduler_flags):
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith("BANDONEON_")}
+        self.env.update(settings)
+        self.processes = {}
+        port_file = tmp_path / "port"
+        try:
+            self._start("scheduler", [BIN / "bandoneon-scheduler", "--workers=3", "--servers=2", "--heartbeat-interval=200ms",
+                                      "--lease-timeout=2s", f"--port-file={port_file}", *scheduler_flags])
+            self.processes["scheduler"].wait_for("listens at")
+            self.env["BANDONEON_SCHEDULER"] = f"127.0.0.1:{port_file.read_text().strip()}"
+            for rank in range(2):
+                self._start(f"server {rank}", [BIN / "bandoneon-server", f"--rank={rank}"])
+            for rank in range(3):
+                self._start(f"worker {rank}", [sys.executable, PROGRAM], BANDONEON_RANK=str(rank))
+            for rank in range(3):
+                self[rank].wait_for("running")
+        except BaseException:
+            self.close()
+            raise
+
+    def __getitem__(self, rank):
+        return self.processes[f"worker {rank}"]
+
+    def _start(self, name, command, **variables):
+        self.processes[name] = Process(name, [str(part) for part in command], dict(self.env, **variables))
+
+    def wait(self, *names, limit=40):
+        """The exit codes of these."""
+        deadline = time.monotonic() + limit
+        for name in names:
+            try:
+                self.processes[name].child.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                everything = "\n".join(f"== {n}\n{''.join(p.lines[-15:])}" for n, p in self.processes.items())
+                pytest.fail(f"{name} still runs after {limit} s:\n{everything}")
+        return [self.processes[name].child.returncode for name in names]
+
+    def close(self):
+        for process in self.processes.values():
+            if process.child.poll() is None:
+                process.child.send_signal(signal.SIGKILL)
+            process.child.wait()
+            process.output()
+            process.child.stdout.close()
+
+
+@pytest.fixture
+def start(tmp_path):
+    jobs = []
+
+    def make(*args):
+        jobs.append(Job(tmp_path, *args))
+        return jobs[-1]
+
+    yield make
+    for job in jobs:
+        job.close()
+
+
+def steps_of(output):
+    """{step: [text of each tensor]}"""
+    return {int(number): rest.split() for number, rest in re.findall(r"^step (\d+) (.*)$", output, re.MULTILINE)}
+
+
+def check_survivors(job, lost, codec="none"):
+    """All who are left have ended well, with the same bytes in every step, which are the mean of those who were there."""
+    left = [rank for rank in range(3) if rank != lost]
+    assert job.wait(*(f"worker {rank}" for rank in left), "server 0", "server 1", "scheduler") == [0] * 5
+    outputs = {rank: job[rank].output() for rank in left}
+    steps = [steps_of(output) for output in outputs.values()]
+    assert steps[0] == steps[1], "the workers that are left have different bytes"
+    assert len(steps[0]) > 40
+    if codec == "none":
+        means = {len(ranks): sum((rank + 1) ** 2 for rank in ranks) / len(ranks) for ranks in (range(3), left)}
+        counts = collections.defaultdict(list)
+        for step, texts in steps[0].items():
+            for tensor, text in enumerate(texts):
+                mean = float(text.split("/")[0]) / (step % 16 + 1)
+                near = [count for count, value in means.items() if abs(mean - value) < 1e-4]
+                assert near, f"step {step} of tensor {tensor} has the mean {mean}, which nobody's pushes give"
+                counts[tensor].append(near[0])
+        for of_tensor in counts.values():
+            assert of_tensor[0] == 3 and of_tensor[-1] == 2
+            assert of_tensor == sorted(of_tensor, reverse=True), "a worker that was out came back"
+    for rank, output in outputs.items():
+        assert f"present {left[0]} {left[1]} of 3 first {left[0]}" in output, output[-2000:]
+        assert f"the job goes on without worker {lost}, which was to give the value" in output
+        assert output.splitlines()[-1] == "left", output[-2000:]
+    return outputs
+
+
+@pytest.mark.parametrize("settings", [{}, NETWORK, FABRIC], ids=["shm", "network", "fabric"])
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_the_others_go_on_after_a_kill(start, lost, settings):
+    job = start(settings, "--min-workers=2")
+    job[lost].child.kill()
+    outputs = check_survivors(job, lost)
+    assert all("the job goes on with 2 of 3 workers" in output for output in outputs.values())
+
+
+@pytest.mark.parametrize("codec", ["ef(onebit)", "fp16"])
+def test_with_codecs_the_others_have_the_same_bytes(start, codec):
+    job = start({"TEST_CODEC": codec}, "--min-workers=1")
+    job[1].child.kill()
+    check_survivors(job, 1, codec)
+
+
+@pytest.mark.parametrize("settings", [{}, NETWORK], ids=["shm", "network"])
+def test_one_that_is_stopped_past_its_lease_hears_that_it_is_out(start, settings):
+    job = start(settings, "--min-workers=2")
+    job[1].child.send_signal(signal.SIGSTOP)
+    job[0].wait_for("the job goes on with 2 of 3 workers")
+    job[1].child.send_signal(signal.SIGCONT)
+    assert job.wait("worker 1") == [EX_TEMPFAIL], job[1].output()
+    output = job[1].output()
+    assert "Evicted" in output and "the job goes on without worker 1 (node" in output, output[-2000:]
+    assert "PermissionDenied" not in output
+    check_survivors(job, 1)
+
+
+def test_one_that_lives_and_does_not_push_is_out_after_stuck_timeout(start):
+    job = start({"TEST_STUCK_RANK": "2"}, "--min-workers=2", "--stuck-timeout=3s")
+    check_survivors(job, 2)
+    assert job.wait("worker 2") == [EX_TEMPFAIL]
+    output = job[2].output()
+    assert "lives, but rounds at server" in output and "stuck-timeout is 3s" in output, output[-2000:]
+
+
+def test_below_min_workers_the_job_ends_and_says_why(start):
+    job = start({}, "--min-workers=3")
+    job[1].child.kill()
+    codes = job.wait("worker 0", "worker 2", "server 0", "server 1", "scheduler")
+    assert all(code not in (0, None) for code in codes)
+    assert "2 workers would be left, and min-workers is 3" in job[0].output()
+
+
+@pytest.mark.parametrize("lost", [0, 2])
+def test_run_goes_on_and_says_in_its_last_line_who_was_lost(lost):
+    command = [BIN / "bandoneon", "run", "-n", "3", "-s", "2", "--set", "min-workers=1", "--set", "lease-timeout=2s",
+               "--", sys.executable, PROGRAM]
+    env = {k: v for k, v in os.environ.items() if not k.startswith("BANDONEON_")}
+    job = Process("run", [str(part) for part in command], env)
+    try:
+        job.wait_for("running", times=3)
+        tag = f"RANK={lost}".encode()
+        pids = [
+            int(entry.name) for entry in pathlib.Path("/proc").iterdir()
+            if entry.name.isdigit() and _has(entry, b"lost_worker_program", tag) and _is_under(int(entry.name), job.child.pid)
+        ]
+        assert len(pids) == 1, pids
+        os.kill(pids[0], signal.SIGKILL)
+        assert job.child.wait(60) == 0, job.output()
+        output = job.output()
+        assert f"worker {lost} (pid {pids[0]}) was killed by signal 9" in output.splitlines()[-1], output[-1500:]
+        assert "the job has ended without those that it lost" in output.splitlines()[-1]
+        assert "the job goes on with 2 of 3" in output
+    finally:
+        if job.child.poll() is None:
+            job.child.terminate()
+        job.child.wait()
+        job.output()
+        job.child.stdout.close()
+
+
+def _has(entry, text, variable):
+    try:
+        return text in (entry / "cmdline").read_bytes() and variable in (entry / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
+def _is_under(pid, ancestor):
+    while pid > 1:
+        if pid == ancestor:
+            return True
+        try:
+            pid = int(pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+        except OSError:
+            return False
+    return False
