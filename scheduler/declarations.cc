@@ -263,7 +263,9 @@ void Declarations::RemoveRetired(const std::vector<uint32_t>& tensors) {
     // A fused key is retired with the last of its tensors.
     for (size_t i = 0; i < delta.keys.size(); ++i) {
       const KeySegments& segments = delta.keys[i].segments;
-      const auto is_now = [&](const KeySegment& one) { return numbers.contains(one.tensor); };
+      const auto is_now = [&numbers = numbers](const KeySegment& one) {
+        return numbers.contains(one.tensor);
+      };
       const auto is_left = [&](const KeySegment& one) { return tensors_.contains(one.tensor); };
       if (std::none_of(segments.begin(), segments.end(), is_now) ||
           std::any_of(segments.begin(), segments.end(), is_left)) {
