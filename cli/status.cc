@@ -76,6 +76,12 @@ std::string RankOf(const Json& node) {
   return node.at("rank").get<int64_t>() < 0 ? "?" : Number(node.at("rank"));
 }
 
+// Returns "here", "left", or "lost" of a worker without which the job goes on.
+std::string WhereIs(const Json& node) {
+  if (node.at("lost").get<bool>()) return "lost";
+  return node.at("left").get<bool>() ? "left" : "here";
+}
+
 // Returns the address at which workers reach a server and, where it differs, the one at which it
 // listens.
 std::string AddressOf(const Json& node) {
@@ -111,8 +117,8 @@ std::string Describe(const Json& job) {
   for (const Json& node : job.at("nodes")) {
     rows.push_back(
         {node.at("role").get<std::string>(), RankOf(node), Number(node.at("node")),
-         node.at("host").get<std::string>(), node.at("left").get<bool>() ? "left" : "here",
-         Number(node.at("step")), ByteText(node.at("bytes_sent").get<double>()),
+         node.at("host").get<std::string>(), WhereIs(node), Number(node.at("step")),
+         ByteText(node.at("bytes_sent").get<double>()),
          ByteText(node.at("bytes_received").get<double>()), Number(node.at("keys")),
          node.contains("held") ? ByteText(node.at("held").at("total").get<double>()) : "-",
          absl::StrFormat("%.1f s ago", node.at("seconds_since_heard").get<double>()),

@@ -25,7 +25,8 @@ constexpr Family kLeases = {
     "The node was heard so long ago; only the nodes not heard for longest are shown.", "node"};
 constexpr Family kLeaseTimeout = {"lease_timeout_seconds", kGauge,
                                   "A node is lost when it was not heard for so long."};
-constexpr Family kLost = {"workers_lost", kGauge, "The job goes on without so many workers."};
+constexpr Family kLost = {"workers_lost", kGauge,
+                          "So many workers were lost, and the job goes on."};
 constexpr Family kEpoch = {"epoch", kGauge,
                            "The membership has this number; it rises with each change."};
 constexpr Family kStep = {"job_step", kGauge, "This step is the highest that a node has reported."};

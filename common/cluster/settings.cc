@@ -107,7 +107,7 @@ constexpr Setting kSchedulerSettings[] = {
     {"min-workers", "0",
      "the job goes on without workers that are lost while so many are left; 0: all are needed"},
     {"stuck-timeout", "0s",
-     "a worker that lives, and for which rounds wait so long, counts as lost; 0s: never"},
+     "with min-workers: one that lives, and for which rounds wait so long, is lost; 0s: never"},
     {"max-job-bytes", "256GiB", "what all tensors of the job may have together, as float32"},
     {"max-tensors", "1048576", "how many tensors the job may declare, broadcasts included"},
     {"max-name-bytes", "255", "longest name, codec spec, rule or address, 64 to 4096"},

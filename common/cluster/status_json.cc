@@ -72,6 +72,7 @@ absl::StatusOr<Json> NodeJson(const wire::StatusReply::Node& node) {
                {"address", AsUtf8(UrlOf(network))},
                {"listen_address", AsUtf8(BoundUrlOf(network))},
                {"left", node.left()},
+               {"lost", node.lost()},
                {"step", node.step()},
                {"bytes_sent", node.bytes_sent()},
                {"bytes_received", node.bytes_received()},

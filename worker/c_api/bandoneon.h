@@ -122,9 +122,9 @@ BDN_API int bdn_abort_job(bdn_worker* worker, const char* reason);
  * in flight must stay until the end. */
 BDN_API int bdn_leave_at_exit(bdn_worker* worker, const char* cause);
 
-/* Return this worker's rank (-1 for NULL), and the number of workers (0 for NULL). Where the job goes
- * on without workers that were lost (the scheduler's setting min-workers) these do not count, from
- * the moment on at which this worker has heard of the loss. */
+/* Return this worker's rank (-1 for NULL), and the number of workers (0 for NULL). Where the job
+ * goes on without workers that were lost (the scheduler's setting min-workers) these do not count,
+ * from the moment on at which this worker has heard of the loss. */
 BDN_API int bdn_rank(const bdn_worker* worker);
 BDN_API int bdn_size(const bdn_worker* worker);
 /* Returns the lowest rank among them (-1 for NULL). */
@@ -289,9 +289,9 @@ BDN_API int bdn_broadcast(bdn_worker* worker, const char* name, void* data, uint
 
 /* Waits until all workers have called it with this name. */
 BDN_API int bdn_barrier(bdn_worker* worker, const char* name, double timeout_seconds);
-/* Waits like bdn_barrier, and gives the ranks of the workers that are present, rising: the same to all who
- * met. `*count` is how many there are; of these the first `capacity` are written. Once a worker was
- * lost, its rank is vacant, and others keep theirs. */
+/* Waits like bdn_barrier, and gives the ranks of the workers that are present, rising: the same to
+ * all who met. `*count` is how many there are; of these the first `capacity` are written. Once a
+ * worker was lost its rank is vacant, and others keep theirs. */
 BDN_API int bdn_meet(bdn_worker* worker, const char* name, double timeout_seconds, int32_t* ranks,
                      size_t capacity, size_t* count);
 

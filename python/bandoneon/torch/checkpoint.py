@@ -144,6 +144,7 @@ def load(
     worker = worker or default_worker()
     worker.barrier("bandoneon.torch.load(), which all workers must call")
     what = f"load {directory}"
+    _check_nobody_lost(worker, "loaded")
     with _all_or_none(worker, what):
         storage = open_storage(directory)
         files = _Files(storage, None)
