@@ -32,6 +32,8 @@ namespace {
 constexpr std::chrono::seconds kSchedulerStart{30};
 // The exit code of ssh where it fails itself; any other is the remote command's.
 constexpr int kSshFailed = 255;
+// The scheduler's line once the job has begun.
+constexpr char kBegunLine[] = "all nodes have joined";
 // The exit code of a program that the job has gone on without, and that may be started anew.
 constexpr int kEvictedCode = 75;
 constexpr char kLoopback4[] = "127.0.0.1";
@@ -192,6 +194,8 @@ LocalJob::~LocalJob() {
 
 void LocalJob::HandleText(size_t process, ProcessGroup::Stream stream, std::string_view text,
                           ProcessGroup::End end) {
+  constexpr size_t kScheduler = 0;
+  has_begun_ |= process == kScheduler && text.find(kBegunLine) != std::string_view::npos;
   if (worker_line_ && is_worker(process) && stream == ProcessGroup::Stream::kOut) {
     return worker_line_(static_cast<int>(process - worker(0)), text);
   }
@@ -484,6 +488,8 @@ std::optional<size_t> LocalJob::MemberOf(size_t process) const {
 bool LocalJob::GoesOnWithout(const Failure& ended) {
   const std::optional<size_t> member = MemberOf(ended.process);
   if (options_.min_workers == 0 || phase_ != Phase::kRunning || !member) return false;
+  // A job that lacks a worker before it has begun never begins.
+  if (options_.logs_begin && !has_begun_) return false;
   // The processes of a host whose daemon is gone end with errors of their own.
   for (const Failure& lost : lost_) {
     if (MemberOf(lost.process) == member) return true;

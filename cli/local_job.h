@@ -39,6 +39,7 @@ struct JobOptions {
   // The setting min-workers: a worker that a signal ends is not the end of the job while so many
   // are left, or so many host daemons where there are hosts. 0: all are needed.
   int min_workers = 0;
+  bool logs_begin = true;   // whether the scheduler's log has the lines of level info
   std::string seed;         // of the scheduler; "": its default
   std::string http_listen;  // of the scheduler's status page; "": none
   Variables settings;       // BANDONEON_NAME=value, for every process
@@ -182,6 +183,9 @@ class LocalJob {
   std::vector<Failure> failures_;  // in the order of their ends
   // The first end of each member without which the job goes on, in their order.
   std::vector<Failure> lost_;
+  // Whether all nodes have joined, as the scheduler's log tells. A job that lacks a worker before
+  // that never begins.
+  bool has_begun_ = false;
   bool output_lost_ = false;
   LinePrinter printer_;
   EchoFilter echoes_;

@@ -80,27 +80,14 @@ constexpr char kExamples[] =
 
 constexpr int64_t kMostPerHost = 1024;
 
-// Returns whether the job's log is to be JSON; the output of its processes is then printed so, too.
-bool WantsJson(const Variables& settings) {
-  const char* exported = getenv("BANDONEON_LOG_FORMAT");
-  std::string format = exported == nullptr ? "" : exported;
-  for (const auto& [name, value] : settings) {
-    if (name == "BANDONEON_LOG_FORMAT") format = value;
-  }
-  return format == "json";
-}
-
-// Returns the setting min-workers, which the scheduler checks; 0 where it is not said.
-absl::StatusOr<int> MinWorkers(const Variables& settings) {
-  const char* exported = getenv("BANDONEON_MIN_WORKERS");
+// Returns a setting of the job: what --set says, else the environment; empty where neither does.
+std::string SettingOf(const Variables& settings, const std::string& variable) {
+  const char* exported = getenv(variable.c_str());
   std::string text = exported == nullptr ? "" : exported;
   for (const auto& [name, value] : settings) {
-    if (name == "BANDONEON_MIN_WORKERS") text = value;
+    if (name == variable) text = value;
   }
-  int fewest = 0;
-  if (text.empty() || absl::SimpleAtoi(text, &fewest)) return fewest;
-  return absl::InvalidArgumentError(
-      absl::StrFormat("setting min-workers is '%s', which is no number", text));
+  return text;
 }
 
 absl::Status ReadRemote(const CommandFlags& flags, JobOptions* options) {
@@ -173,7 +160,7 @@ absl::StatusOr<JobOptions> ReadOptions(const CommandFlags& flags) {
   } else if (flags.Has("ssh-option") || flags.Has("advertise")) {
     return absl::InvalidArgumentError("--ssh-option and --advertise are of --ssh");
   }
-  options.json_lines = WantsJson(*settings);
+  options.json_lines = SettingOf(*settings, "BANDONEON_LOG_FORMAT") == "json";
   options.hosts = static_cast<int>(*hosts);
   if (options.remote.empty())
     options.workers = static_cast<int>(*hosts > 0 ? *hosts * *of_host : *workers);
@@ -183,9 +170,13 @@ absl::StatusOr<JobOptions> ReadOptions(const CommandFlags& flags) {
   options.linger = *linger;
   options.grace = *grace;
   options.settings = *std::move(settings);
-  const auto fewest = MinWorkers(options.settings);
-  if (!fewest.ok()) return fewest.status();
-  options.min_workers = *fewest;
+  const std::string fewest = SettingOf(options.settings, "BANDONEON_MIN_WORKERS");
+  if (!fewest.empty() && !absl::SimpleAtoi(fewest, &options.min_workers)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("setting min-workers is '%s', which is no number", fewest));
+  }
+  const std::string level = SettingOf(options.settings, "BANDONEON_LOG_LEVEL");
+  options.logs_begin = level.empty() || level == "info" || level == "debug";
   return options;
 }
 

@@ -202,3 +202,11 @@ def _is_under(pid, ancestor):
         except OSError:
             return False
     return False
+
+
+def test_a_worker_that_ends_before_the_job_has_begun_ends_the_job():
+    program = "import os, signal, time; os.environ['RANK'] == '1' and os.kill(os.getpid(), signal.SIGKILL); time.sleep(60)"
+    command = [BIN / "bandoneon", "run", "-n", "3", "--set", "min-workers=1", "--linger", "100ms", "--", sys.executable, "-c", program]
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=40)
+    assert done.returncode == 137, done.stderr
+    assert "goes on" not in done.stderr
