@@ -6,6 +6,7 @@ import warnings
 import pytest
 import torch
 
+import bandoneon
 import bandoneon.torch as bdn
 from cluster_helpers import (
     ONEBIT,
@@ -336,3 +337,137 @@ def test_a_step_after_no_sync_alone_steps_by_local_gradients_as_ddp_does_and_is_
     assert is_plain
     assert len(messages) == (last == "inside")
     assert all("comes after a backward pass under no_sync()" in message for message in messages)
+
+
+class Tempered(torch.nn.Module):
+    """Its temperature's gradient comes from no backward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(6, 3)
+        fill(self)
+        self.temperature = torch.nn.Parameter(torch.ones(()))
+
+    def forward(self, batch):
+        return self.layer(batch)
+
+
+SETTERS = {
+    "one that got none": lambda model, loss: setattr(model.temperature, "grad", loss.detach().clone()),
+    "one that is frozen": lambda model, loss: setattr(
+        model.temperature.requires_grad_(False), "grad", loss.detach().clone()
+    ),
+    "one that was exchanged": lambda model, loss: setattr(
+        model.layer.bias, "grad", torch.full((3,), loss.item()) + 0 * model.layer.bias.grad
+    ),
+}
+
+
+@pytest.mark.parametrize("overlap", [False, "backward", "forward"])
+@pytest.mark.parametrize("which", SETTERS)
+@pytest.mark.parametrize("then", ["step", "synchronize"])
+def test_a_gradient_that_is_set_by_hand_after_the_backward_pass_is_exchanged(which, overlap, then):
+    def steps(model, optimizer, ranks):
+        for step in range(3):
+            optimizer.zero_grad()
+            loss = sum(loss_of(model, make_batch(rank, step)) for rank in ranks) / len(ranks)
+            loss.backward()
+            SETTERS[which](model, loss)
+            if then == "synchronize" and hasattr(optimizer, "synchronize"):
+                optimizer.synchronize()
+            optimizer.step()
+
+    def job(worker):
+        model = Tempered()
+        optimizer = distributed(worker, model, overlap)
+        steps(model, optimizer, [worker.rank])
+        optimizer.synchronize()
+        return {name: param.detach() for name, param in model.named_parameters()}
+
+    plain = Tempered()
+    steps(plain, torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9), [0, 1])
+    first, second = run_job(job)
+    assert_same(first, second)
+    assert_same(first, {name: param.detach() for name, param in plain.named_parameters()}, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("way, warnings_seen", [("replaced", 1), ("in place", 0), ("set", 0), ("set to None", 0)])
+def test_a_gradient_that_is_exchanged_twice_a_step_is_warned_of(way, warnings_seen):
+    def job(worker):
+        model = Tempered()
+        optimizer = distributed(worker, model, "backward")
+        weight = model.layer.weight
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            for step in range(2):
+                optimizer.zero_grad()
+                loss_of(model, make_batch(0, step)).backward()
+                if way == "replaced":
+                    weight.grad = weight.grad.clamp(-0.1, 0.1)
+                elif way == "in place":
+                    torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+                elif way == "set":
+                    model.temperature.grad = torch.ones(())
+                else:
+                    weight.grad = None
+                optimizer.step()
+        steps = {entry["step"] for entry in optimizer.comm_state_dict()["tensors"].values()}
+        return [str(one.message) for one in seen], steps
+
+    ((messages, steps),) = run_job(job, workers=1)
+    assert len(messages) == warnings_seen
+    assert all("'layer.weight' was replaced after backward()" in message for message in messages)
+    assert steps == {4 if way in ("replaced", "set") else 2}
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_a_gradient_that_one_worker_alone_sets_by_hand_is_an_error_in_all_that_wait_for_it(last):
+    def job(worker):
+        model = Tempered()
+        optimizer = distributed(worker, model, "backward")
+        try:
+            for step in range(1 if last else 3):
+                optimizer.zero_grad()
+                loss_of(model, make_batch(worker.rank, step)).backward()
+                if worker.rank == 0:
+                    model.temperature.grad = torch.ones(())
+                optimizer.step()
+        except bandoneon.BandoneonError as error:
+            heard[worker.rank] = str(error)
+            raise
+
+    heard = {}
+    with pytest.raises(bandoneon.BandoneonError):
+        run_job(job)
+    if last:
+        assert "worker 1 is leaving the job" in heard[0] and 1 not in heard
+    else:
+        assert all("steps of its program and rank" in heard[rank] for rank in range(2))
+
+
+@pytest.mark.parametrize("where", ["a scaler", "a scaler and links that remember", "join"])
+def test_a_gradient_that_is_set_by_hand_where_step_cannot_exchange_it_is_refused(where):
+    def job(worker):
+        model = Tempered()
+        links = ONEBIT if "remember" in where else dict(push="fp16")
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0, enabled=where != "join")
+        optimizer = sgd(worker, model, **links, scaler=scaler)
+        with optimizer.join() if where == "join" else contextlib.nullcontext():
+            for set_at in ("before", "synchronized", "after"):
+                optimizer.zero_grad()
+                if set_at == "before":
+                    model.temperature.grad = torch.ones(())
+                scaler.scale(loss_of(model, make_batch(worker.rank))).backward()
+                if set_at != "before":
+                    model.temperature.grad = torch.ones(())
+                if set_at == "synchronized" and where != "join":
+                    optimizer.synchronize()
+                if set_at == "before" or where != "join":
+                    scaler.step(optimizer)
+                    scaler.update()
+                else:
+                    optimizer.step()
+
+    reason = "inside join\\(\\) each step has one exchange" if where == "join" else "may be unscaled by now"
+    with pytest.raises(bandoneon.FailedPrecondition, match=f"'temperature' was set, or replaced.*{reason}"):
+        run_job(job)

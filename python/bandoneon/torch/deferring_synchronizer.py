@@ -60,7 +60,7 @@ class DeferringSynchronizer(Synchronizer):
         flying = [slot for slot in self._slots if slot.ticket is not None]
         if self._landing is None or self.has_deferred_step:
             return False
-        if any(slot.pending is not None and slot.param.grad is not slot.pending for slot in flying):
+        if any(slot.param.grad is not slot.pending for slot in flying):  # Both are None of a frozen one.
             return False
         self.forward_hooks.step = make_step()
         self._num_deferred = len(flying)
@@ -154,7 +154,9 @@ class DeferringSynchronizer(Synchronizer):
         if slot.state is DEFERRED:
             slot.deferred_grad = mean
         elif slot.param.grad is pending:
-            slot.leave_mean(mean)  # Else it was thrown away.
+            slot.leave_mean(mean)
+        else:  # It was thrown away, or replaced.
+            slot.mean = None if mean is None else weakref.ref(mean)
 
     def _land(self):
         landing, self._landing = self._landing, None

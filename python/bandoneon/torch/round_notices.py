@@ -39,6 +39,15 @@ class Notices:
             "last backward() of each step",
         )
 
+    def replaced(self, slot):
+        self._warn(
+            "replaced",
+            f"the gradient of {slot.member.name!r} was replaced after backward() had exchanged it, so step() exchanges what "
+            "is there in its place, and every such gradient, once more: it may be of this worker's batch alone. What is "
+            "made of the mean alone, as by clamp(), write to the gradient in place (param.grad.clamp_()), and what is of "
+            "this worker's batch set before backward(): then there is one exchange a step",
+        )
+
     def nonfinite(self, slot, size):
         self._warn(
             "nonfinite",
@@ -88,6 +97,26 @@ def added_to_nobodys_mean(slot):
         "pass adds to it, where a mean lies by now that is nobody's; call optimizer.zero_grad() after a "
         "backward() that has failed",
         tensor=slot.member.name,
+    )
+
+
+def set_under_scaler(slots):
+    name, others = _first_of(slots)
+    return FailedPrecondition(
+        f"the gradient of {name!r}{others} was set, or replaced, after backward() had exchanged gradients, and it may be "
+        "unscaled by now, so step() cannot exchange it: set it before backward(), or call synchronize() behind it, before "
+        "unscale_() and step(). What is made of the mean alone write to the gradient in place",
+        tensor=name,
+    )
+
+
+def set_in_join(slots):
+    name, others = _first_of(slots)
+    return FailedPrecondition(
+        f"the gradient of {name!r}{others} was set, or replaced, after backward() had exchanged gradients, and inside join() "
+        "each step has one exchange: set it before backward(). What is made of the mean alone write to the gradient in "
+        "place",
+        tensor=name,
     )
 
 

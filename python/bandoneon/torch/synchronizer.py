@@ -106,6 +106,8 @@ class Synchronizer:
         self.settle()
         if self._round.state is not IDLE or self._local_passes:
             self._end_round()
+        elif self._had_pass and not self._has_local_part:
+            self._exchange_what_was_set()
 
     # ---- What is in flight after its pass: in DeferringSynchronizer ----
 
@@ -135,6 +137,27 @@ class Synchronizer:
             self._end_round()
         elif self._has_local_part:
             self._notices.local_part()
+        else:
+            self._exchange_what_was_set(is_before_step=True)
+
+    def _exchange_what_was_set(self, is_before_step=False):
+        """In a round of its own, for its gradients the last one has not exchanged. A program that sets them does so in
+        all workers; if one does not, its next push is of another step than this one, and both are told."""
+        # In a comprehension, for nearly every step asks in vain.
+        slots = [
+            s for s in self._slots if (grad := s.param.grad) is not None and (s.mean is None or s.mean() is not grad)
+        ]
+        if not slots:
+            return
+        scale = self._loss_scale.current()
+        if is_before_step and (scale != 1.0 or self._loss_scale.travels):
+            raise round_notices.set_under_scaler(slots)
+        if self.attendance is not None:
+            raise round_notices.set_in_join(slots)
+        replaced = [slot for slot in slots if slot.mean is not None]
+        if replaced:
+            self._notices.replaced(replaced[0])
+        self._end_round()
 
     def let_go_of_gradients(self):
         """Those of a pass that broke off, whose means are still to be written to them: zeros would be, too."""
@@ -339,7 +362,7 @@ class Synchronizer:
 
     def _push_rest(self, slot):
         grad = slot.param.grad
-        if not slot.param.requires_grad:
+        if not slot.param.requires_grad and (grad is None or slot.holds_mean):
             self._push(slot, None, _native.ABSENT)
         elif grad is not None and (slot.fired or not slot.holds_mean):
             self._push(slot, grad)
@@ -418,6 +441,8 @@ class Synchronizer:
                 copy_back(slot.memory, slot.grad)
             mean = slot.grad if slot.earlier is None else slot.earlier.add_(slot.grad)
         if slot.memory is None:
+            if not slot.holds_mean:
+                slot.mean = None
             if not result.absent:
                 self._frozen_here.append(slot)
         elif slot.pending is not None:
