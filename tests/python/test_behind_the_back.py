@@ -117,6 +117,65 @@ def test_a_named_parameter_in_no_group_is_warned_of_for_its_gradient_is_of_one_w
         assert first == second
 
 
+WAYS_OF_COMING_LATE = {
+    "replaced": lambda model: model.__setitem__(1, torch.nn.Linear(2, 1)),
+    "deep inside": lambda model: model[0].register_parameter("scale", torch.nn.Parameter(torch.ones(()))),
+    "frozen": lambda model: model.__setitem__(1, torch.nn.Linear(2, 1).requires_grad_(False)),
+    "of its own": lambda model: torch.nn.Sequential(model[0], torch.nn.Linear(2, 1)),
+    "given to the optimizer": lambda model: model.__setitem__(1, torch.nn.Linear(2, 1)),
+}
+
+
+@pytest.mark.parametrize("named", ["the model", "its named_parameters()"])
+@pytest.mark.parametrize("way", WAYS_OF_COMING_LATE)
+def test_a_parameter_that_comes_into_the_model_later_is_warned_of_once(way, named):
+    def job(worker):
+        model = two_layers()
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = bdn.DistributedOptimizer(
+            inner, model if named == "the model" else model.named_parameters(), worker=worker
+        )
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            backward(model, worker)
+            optimizer.step()
+            WAYS_OF_COMING_LATE[way](model)
+            if way == "given to the optimizer":
+                pairs = [(f"late.{name}", param) for name, param in model[1].named_parameters()]
+                optimizer.add_param_group({"params": list(model[1].parameters())}, pairs)
+            for _ in range(2):
+                optimizer.zero_grad()
+                backward(model, worker)
+                for param in model[0].parameters():
+                    param.grad = torch.ones_like(param)
+                optimizer.step()
+        return [str(one.message) for one in seen if "came into the model" in str(one.message)]
+
+    # One worker at a time may catch warnings of its process.
+    (messages,) = run_job(job, workers=1)
+    assert len(messages) == (way in ("replaced", "deep inside"))
+    name = "1.weight" if way == "replaced" else "0.scale"
+    assert all(f"'{name}' has a gradient and came into the model after this" in message for message in messages)
+
+
+def test_a_model_is_looked_through_for_late_parameters_only_when_it_has_changed():
+    def job(worker):
+        model = two_layers()
+        optimizer = bdn.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model, worker=worker)
+        looked = []
+        model.named_parameters = lambda: looked.append(1) or torch.nn.Module.named_parameters(model)
+        for step in range(4):
+            torch.nn.Sequential(torch.nn.Linear(2, 2))  # A loss, say: nothing of the model's.
+            if step == 2:
+                model.append(torch.nn.Tanh())
+            optimizer.zero_grad()
+            backward(model, worker)
+            optimizer.step()
+        return len(looked)
+
+    assert run_job(job, workers=1) == [1]
+
+
 def frozen_in_one(worker, model, optimizer):
     for _ in range(3):
         optimizer.zero_grad()

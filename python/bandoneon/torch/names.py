@@ -105,6 +105,10 @@ class Names:
         """(name, parameter) of those with other ids than these."""
         return [entry for key, entry in self._names.items() if key not in ids]
 
+    def missing_of(self, named):
+        """Those of (name, parameter) pairs that have no name here."""
+        return [(name, param) for name, param in named if id(param) not in self._names]
+
     def _make_name(self, group, index, param):
         if self._given:
             raise InvalidArgument(

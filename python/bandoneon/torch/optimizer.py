@@ -26,6 +26,7 @@ from .forward_overlap import (
 )
 from .hints import NamedParameters, SavedState
 from .hyperparameters import check_steps
+from .late_parameters import LateParameters
 from .links import Links, link_table, takes_links
 from .local_group import LocalGroup
 from .local_group_synchronizer import LocalGroupSynchronizer
@@ -34,6 +35,7 @@ from .names import Names
 from .parameters import ParameterSet, learning_rates, terms_by_group, tied_by_memory
 from .sliced_parameters import SlicedParameterSet
 from .synchronizer import Synchronizer
+from .torch_internals import module_of
 from .weight import Weight, average_unit
 from .wrapped import refuse_pickling
 
@@ -118,6 +120,7 @@ def DistributedOptimizer(
     worker = worker or default_worker()
     unit = average_unit(links.average, worker)
     table = link_table(links)
+    watched = module_of(named_parameters)
     names = Names(named_parameters)
     _check_momentum(optimizer.param_groups, names, table)
     how = dict(replicas_for="DistributedOptimizer" if links.check else None)
@@ -144,6 +147,8 @@ def DistributedOptimizer(
     )
     synchronizer.add(added)
     optimizer._bandoneon = _Parts(parameters, synchronizer, scale, names, links.timeout, links.average)
+    if watched is not None:
+        optimizer._bandoneon.late_parameters = LateParameters(watched, names)
     optimizer.register_step_pre_hook(_before_step)
     optimizer.register_step_post_hook(_after_step)
     if overlap == "forward":
@@ -335,7 +340,9 @@ class _Parts:
         self.timeout = timeout
         self._average = average
         self.forward_hooks = None  # with overlap="forward"
+        self.late_parameters = None  # those of the model, where it is known
         self.has_warned_of_local = False
+        self.has_warned_of_late = False
         self.ddp_besides = DDPBesides("DistributedOptimizer", steps_locally=False)
         self.resume_check = ResumeCheck("; without it, call resume_at() in every worker")
         self.resume_check.is_settled = not parameters.links.begins_anew
@@ -422,7 +429,8 @@ def _check_all_are_exchanged(optimizer, parts):
 
 
 def _warn_of_local_gradients(parts):
-    """Of parameters that have names here and are stepped by nobody, as DDP would average them for what reads them."""
+    """Of parameters of the model that are stepped by nobody, as DDP would average them for what reads them."""
+    _warn_of_late_gradients(parts)
     if parts.has_warned_of_local:
         return
     for name, param in parts.names.besides(parts.parameters.known_ids):
@@ -436,6 +444,27 @@ def _warn_of_local_gradients(parts):
             "have alone, or give it a group, with lr=0 where it is not to move",
             RuntimeWarning,
             stacklevel=4,
+        )
+        return
+
+
+def _warn_of_late_gradients(parts):
+    """Of parameters that came into the model after this optimizer was made."""
+    if parts.late_parameters is None or parts.has_warned_of_late or parts.synchronizer.is_closed:
+        return
+    known = parts.parameters.known_ids
+    for name, param in parts.late_parameters.named():
+        if param.grad is None or id(param) in known or not param.numel() or parts.parameters.is_exchanged(param):
+            continue
+        parts.has_warned_of_late = True
+        warnings.warn(
+            f"{name!r} has a gradient and came into the model after this optimizer was made, as a module does that is put "
+            "in the place of another, so nothing exchanges it, and this optimizer does not step it: the gradient is of this "
+            "worker alone, as are a norm over it and the steps of another optimizer. Make the optimizer when the model is "
+            "whole (close() this one before), or give add_param_group() of this one the parameter, under a name that it "
+            "has not had, after broadcast_parameters(), in all workers; or freeze it (requires_grad_(False))",
+            RuntimeWarning,
+            stacklevel=5,
         )
         return
 

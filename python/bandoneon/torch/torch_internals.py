@@ -71,6 +71,14 @@ def self_of_caller():
     return _get_frame(2).f_locals.get("self")
 
 
+def module_of(named_parameters):
+    """The module whose named_parameters() this is, which nobody has asked for a name yet; None of anything else."""
+    if getattr(named_parameters, "gi_code", None) is not torch.nn.Module.named_parameters.__code__:
+        return None
+    frame = named_parameters.gi_frame
+    return None if frame is None else frame.f_locals.get("self")
+
+
 def live_objects(kind):
     """All objects of a class that the garbage collector knows. Takes long: looks through all that the process has."""
     # isinstance() would ask objects that pretend to be others, and run code of theirs.
