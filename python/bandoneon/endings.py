@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 from typing import Any, Callable, NoReturn
 
 START_ME_AGAIN = 75  # The exit status of a program that failed for a while only: EX_TEMPFAIL of sysexits.h.
@@ -53,6 +54,23 @@ def ask_for_a_restart_after(error_class: type[BaseException]) -> None:
             raise SystemExit(START_ME_AGAIN)  # Python ends with this status where a hook raises it.
 
     sys.excepthook = hook
+
+
+def watch_threads(function: Callable[[threading.Thread, BaseException], None]) -> None:
+    """Calls function(thread, its exception) where an exception that nobody catches ends a thread, which tells
+    the end of the program nothing."""
+    before = threading.excepthook
+    if getattr(before, "watches", None) is function:
+        return
+
+    def hook(args: threading.ExceptHookArgs, /) -> None:
+        error = args.exc_value
+        if args.thread is not None and error is not None and not isinstance(error, SystemExit) and not is_at_prompt():
+            function(args.thread, error)
+        before(args)
+
+    hook.watches = function  # type: ignore[attr-defined]
+    threading.excepthook = hook
 
 
 def last_cause() -> str:

@@ -79,6 +79,7 @@ def init(
             _check_rank(worker)
         endings.watch_exits()
         endings.ask_for_a_restart_after(errors.Evicted)
+        endings.watch_threads(_at_end_of_thread)
         endings.finish_with_child(_at_end_of_child)
         _worker = worker
         _address = address
@@ -297,6 +298,12 @@ def _at_exit() -> None:
     except errors.BandoneonError as error:
         _log.error("bandoneon: %s", error)
         worker.close()
+
+
+def _at_end_of_thread(thread: threading.Thread, error: BaseException) -> None:
+    worker = _worker
+    if worker is not None:
+        worker.note_end_of_thread(thread, error)
 
 
 def _at_end_of_child(failure: BaseException | None) -> None:

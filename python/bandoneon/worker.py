@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import copy
 import ctypes
 import gc
 import json
@@ -20,11 +21,14 @@ from typing import Any, Callable, Iterable, Iterator, NamedTuple, Protocol, Sequ
 
 from . import _native, errors
 from .completions import FOREVER_SECONDS, Callback, Completions
-from .endings import ending_of
+from .endings import describe, ending_of
 from .interrupts import REPORT_SECONDS as _REPORT_SECONDS
 from .interrupts import SLICE_SECONDS, lent, run_interruptibly
 from .json_log import LOGGER as _log
 from .json_log import log_as_json
+
+# In the error of an exchange whose other worker has ended its program in peace.
+_ONE_LEAVES = "is leaving the job and pushes no more"
 
 _EMPTY_RESULT = bytes(_native.Result(sizeof(_native.Result)))
 _RESULT = struct.Struct("@NQII")  # as _native.Result: reading its fields one by one takes long
@@ -123,9 +127,13 @@ class Worker:
         self._unsettled: weakref.WeakSet[Settles] = weakref.WeakSet()
         # Of what settles before the worker leaves:
         self._failed_rounds: weakref.WeakKeyDictionary[object, BaseException] = weakref.WeakKeyDictionary()
+        # The last of them, whose owner may be gone by the program's end; until another optimizer has ended a step.
+        self._last_failure: tuple[weakref.ref[object], BaseException] | None = None
+        self._thread_failure: str | None = None  # how the thread ended that had ended the last step
         self._owners: dict[str, Owner] = {}  # by name
         self._steps_ended = 0  # of all optimizers
         self._stepping_thread: int | None = None  # that ended the last
+        self._stepping: weakref.ref[threading.Thread] | None = None  # the same
         self._completions: Completions | None = None
 
         def run() -> None:
@@ -170,16 +178,34 @@ class Worker:
             owner.settle()
 
     def note_failed_round(self, owner: object, error: BaseException) -> None:
-        """A round of owner's failed: a program that ends politely without a better one of it has failed."""
+        """A round of owner's failed: a program that ends politely without a better one of it has failed. Not noted
+        where the whole job has failed, which leaving will say, too."""
+        if _is_of_whole_job(error):
+            return
+        error = copy.copy(error)  # Without its traceback, which would keep the owner.
         self._failed_rounds[owner] = error
+        self._last_failure = weakref.ref(owner), error
 
     def note_good_round(self, owner: object) -> None:
         """A round of owner's succeeded, whatever had failed before."""
         self._failed_rounds.pop(owner, None)
+        if self._last_failure is not None and self._last_failure[0]() in (owner, None):
+            self._last_failure = None
+
+    def note_end_of_thread(self, thread: threading.Thread, error: BaseException) -> None:
+        """A thread has ended with an exception that nobody caught: a program that ends politely has failed if that thread
+        trained, and no other has since."""
+        if self._stepping is not None and self._stepping() is thread and not _is_of_whole_job(error):
+            self._thread_failure = f"its thread {thread.name!r}, which trained, had ended with {describe(error)}"
 
     def check_last_rounds(self) -> None:
-        """Raises FailedPrecondition where the last round of an owner failed, which its program has caught."""
-        for error in self._failed_rounds.values():
+        """Raises FailedPrecondition where the last round of an owner failed, which its program has caught, or where the
+        thread that trained has died."""
+        if self._thread_failure is not None:
+            self._why_closed = f"its program ended after {self._thread_failure}"
+            raise errors.FailedPrecondition(f"the program ends although {self._thread_failure}")
+        last = [] if self._last_failure is None else [self._last_failure[1]]
+        for error in [*self._failed_rounds.values(), *last]:
             self._why_closed = f"its program ended after an exchange that had failed: {error}"
             raise errors.FailedPrecondition(
                 f"the program ends although its last exchange of gradients failed, so the replicas may differ: {error}"
@@ -326,6 +352,8 @@ class Worker:
         """An optimizer of this worker's has ended a step, in this thread."""
         self._steps_ended += 1
         self._stepping_thread = threading.get_ident()
+        self._stepping = weakref.ref(threading.current_thread())
+        self._last_failure = self._thread_failure = None
 
     @property
     def steps_ended(self) -> int | None:
@@ -689,6 +717,10 @@ def _c_declaration(item: Declaration) -> _native.Declaration:
 def _give_back(lib: ctypes.CDLL, block: c_void_p, pid: int) -> None:
     if os.getpid() == pid:
         lib.bdn_free_memory(block)
+
+
+def _is_of_whole_job(error: BaseException) -> bool:
+    return isinstance(error, errors.JobFailed) and _ONE_LEAVES not in str(error)
 
 
 def _why_it_goes_on(error: errors.BandoneonError) -> str:

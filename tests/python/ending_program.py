@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import pathlib
 import sys
+import threading
 
 import bandoneon
 from bandoneon.worker import Declaration
@@ -27,6 +28,19 @@ def console(line):
         exec(line)
     except Exception as error:
         sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
+
+
+def in_a_thread(worker, ends_well_later=False):
+    """Trains in a thread, which dies; and then, perhaps, in another."""
+
+    def dies():
+        worker.end_step()
+        raise ValueError("the data is bad")
+
+    for target in [dies] + [worker.end_step] * ends_well_later:
+        thread = threading.Thread(target=target, name="trainer")
+        thread.start()
+        thread.join()
 
 
 def train(directory, how):

@@ -72,6 +72,7 @@ FAILURES = {
     "raise ValueError('the data is bad')": (1, "ValueError: the data is bad (exit status 1)"),
     "raise KeyboardInterrupt": (-2, "KeyboardInterrupt"),
     "console('1 / 0'); sys.exit(1)": (1, "ZeroDivisionError: division by zero (exit status 1)"),
+    "in_a_thread(worker)": (0, "its thread 'trainer', which trained, had ended with ValueError: the data is bad"),
     "os._exit(6)": (6, "stopped answering"),
     "os._exit(0)": (0, "stopped answering"),
 }
@@ -89,7 +90,8 @@ def test_any_other_status_than_0_ends_the_job_with_its_cause_in_all_logs(job, ho
     assert "worker 1" in heard and cause in heard and "worker 0" not in heard.partition(cause)[0]
 
 
-@pytest.mark.parametrize("how", ["sys.exit()", "sys.exit(0)", "framework(0)", "console('1 / 0')", "pass"])
+@pytest.mark.parametrize("how", ["sys.exit()", "sys.exit(0)", "framework(0)", "console('1 / 0')", "pass",
+                                 "in_a_thread(worker, ends_well_later=True)"])
 def test_status_0_leaves(job, how):
     code, printed = job.run(how)
     assert code == 0, printed

@@ -1,6 +1,7 @@
 """Workers whose programs have come apart: the first round of different steps fails in all, and no worker steps on a
 mean over different steps. The right values are plain torch's."""
 
+import gc
 import threading
 
 import pytest
@@ -11,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 import bandoneon
 import bandoneon.torch as bdn
 from test_processes import run_processes
-from cluster_helpers import linked, loss_of, make_batch, make_model, mean_grads, recorded_pushes, run_job, sgd
+from cluster_helpers import linked, loss_of, make_batch, make_model, mean_grads, recorded_pushes, run_job, sgd, train
 
 AT = 2  # The step at which one rank does what the other does not.
 
@@ -84,6 +85,49 @@ def test_a_program_that_catches_the_error_and_ends_has_failed():
             worker.check_last_rounds()
 
     run_job(job)
+
+
+@pytest.mark.parametrize("how", ["DistributedOptimizer", "ServerOptimizer"])
+@pytest.mark.parametrize("then", ["keeps the optimizer", "drops it", "closes it"])
+def test_a_program_that_catches_the_error_of_an_exchange_whose_other_worker_has_left_has_failed(how, then):
+    def job(worker):
+        model = make_model()
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = getattr(bdn, how)(inner, model.named_parameters(), worker=worker)
+        train(worker, model, optimizer, steps=1)
+        if worker.rank == 1:
+            worker.check_last_rounds()
+            return
+        with pytest.raises(bandoneon.JobFailed, match="worker 1 is leaving the job"):
+            train(worker, model, optimizer, steps=1)
+        if then == "closes it":
+            optimizer.close()
+            worker.check_last_rounds()
+            return
+        if then == "drops it":
+            inner = optimizer = None
+            gc.collect()
+        with pytest.raises(bandoneon.FailedPrecondition, match="although its last exchange.*worker 1 is leaving"):
+            worker.check_last_rounds()
+
+    run_job(job)
+
+
+def test_a_step_of_another_optimizer_makes_up_for_one_that_is_gone():
+    class Owner:
+        pass
+
+    def job(worker):
+        owner = Owner()
+        worker.note_failed_round(owner, bandoneon.FailedPrecondition("it failed"))
+        worker.end_step()
+        with pytest.raises(bandoneon.FailedPrecondition, match="although its last exchange.*it failed"):
+            worker.check_last_rounds()  # The owner could still exchange, and has not.
+        owner = None
+        gc.collect()
+        worker.check_last_rounds()
+
+    run_job(job, workers=1)
 
 
 def test_closing_the_optimizer_forgets_its_failed_round():

@@ -91,7 +91,7 @@ class DDPState:
         self._stepped = SteppedRounds(member.param for member in members)
         self._scale = LossScale(scaler, self._links)
         self._round = None
-        self._guard = ExchangeGuard()
+        self._guard = ExchangeGuard(worker, self._parameters.reference)
         if self._loaded is not None:
             self.load_comm_state_dict(self._loaded)
             self._loaded = None

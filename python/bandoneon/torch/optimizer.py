@@ -307,7 +307,9 @@ class _Distributed:
         """Takes the hooks away and frees the parameters' names for another optimizer, which begins at step 0 with
         empty memories. Workers and servers give back what they remember of this one: save comm_state_dict() before."""
         self._bandoneon.synchronizer.settle()
-        self._bandoneon.synchronizer.close()
+        synchronizer = self._bandoneon.synchronizer
+        synchronizer.close()
+        synchronizer.forget_failure()
         self._bandoneon.parameters.release()
 
 

@@ -168,9 +168,9 @@ class ParameterSet:
         self.members = []
         self.known_ids = set()  # of the members' parameters
         self._beside = beside
-        self._exchange_guard = ExchangeGuard()
         self._is_released = False
         self.reference = weakref.ref(self)  # the owner of its names
+        self._exchange_guard = ExchangeGuard(worker, self.reference)
         weakref.finalize(self, worker.disown, self.reference).atexit = False
 
     def add(self, named, terms=None):
@@ -241,6 +241,7 @@ class ParameterSet:
     def release(self):
         """Frees names and parameters for another owner, and gives back what both ends remember of them."""
         self._is_released = True
+        self.worker.note_good_round(self)  # Nothing more is exchanged that could mend it.
         self.worker.disown(self.reference)
         if self.worker in _owners:
             _owners[self.worker].release(self)

@@ -6,7 +6,7 @@ import weakref
 import torch
 
 from .. import _native
-from ..errors import DeadlineExceeded, Evicted, JobFailed
+from ..errors import DeadlineExceeded
 from . import backward_pass, devices, round_notices
 from .gradient_hooks import AS_IT_IS_THEN, accumulation_hook, forward_to, gradient_hook
 from .outbox import Outbox, zeros_for
@@ -78,9 +78,12 @@ class Synchronizer:
     def close(self):
         """Takes the hooks away; the parameters' gradients stay local from now on."""
         self._closed = True
-        self._worker.note_good_round(self)  # Nothing more is exchanged that could mend it.
         for slot in self._slots:
             slot.remove_hooks()
+
+    def forget_failure(self):
+        """The program has seen it: nothing more is exchanged that could mend it."""
+        self._worker.note_good_round(self)
 
     @contextlib.contextmanager
     def no_sync(self):
@@ -417,9 +420,8 @@ class Synchronizer:
             if not isinstance(error, DeadlineExceeded):  # After which it can be waited for again.
                 slots[len(results)].ticket = None
             error = self._with_what_was_given_up(error)
-            if not isinstance(error, (Evicted, JobFailed)):  # Which leaving will say, too.
-                self._has_failed = True
-                self._worker.note_failed_round(self, error)
+            self._has_failed = True
+            self._worker.note_failed_round(self, error)
             raise error
         if is_wanted and self._has_failed:
             self._has_failed = False

@@ -23,7 +23,7 @@ class Vote:
         self._worker = worker
         self._step_count = step_count
         self._timeout = timeout
-        self._exchange_guard = ExchangeGuard()
+        self._exchange_guard = ExchangeGuard(worker, owner)
         self._owner = owner
         (self._tensor,) = worker.declare([Declaration(name, _BALLOT)], owner=owner)
 
