@@ -1,5 +1,7 @@
 """backward_passes_per_step: passes that add up here, and one exchange of their sum."""
 
+import warnings
+
 import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -211,3 +213,29 @@ def test_it_must_be_a_whole_number_of_passes(count):
             sgd(worker, make_model(), backward_passes_per_step=count)
 
     run_job(job)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("how", ["clipped", "replaced", "synchronized and clipped", "left alone"])
+def test_what_clips_the_sum_of_fewer_passes_before_its_exchange_is_warned_of(how, count):
+    def job(worker):
+        model = make_model()
+        optimizer = sgd(worker, model, backward_passes_per_step=3)
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            for step in range(2):
+                optimizer.zero_grad()
+                passes(worker, model, count)
+                if how == "synchronized and clipped":
+                    optimizer.synchronize()
+                if how == "replaced":
+                    for param in model.parameters():
+                        param.grad = param.grad.clamp(-1e-3, 1e-3)
+                elif how != "left alone":
+                    torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+                optimizer.step()
+        return [str(one.message) for one in seen if "backward_passes_per_step=3" in str(one.message)]
+
+    (messages,) = run_job(job, workers=1)
+    assert len(messages) == (count == 2 and how in ("clipped", "replaced"))
+    assert all("gradients were changed" in message and "after 2 of" in message for message in messages)

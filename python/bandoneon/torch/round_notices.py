@@ -39,6 +39,15 @@ class Notices:
             "last backward() of each step",
         )
 
+    def local_sum_changed(self, passes, of_passes):
+        self._warn(
+            "local sum changed",
+            f"gradients were changed, as by clip_grad_norm_() or a GradScaler, after {passes} of "
+            f"backward_passes_per_step={of_passes} passes and before step(), which exchanges them only now: each worker has "
+            "clipped its own sum by its own norm. Call optimizer.synchronize() before that where a step has fewer passes, as "
+            "the last of an epoch; it does nothing in the others",
+        )
+
     def replaced(self, slot):
         self._warn(
             "replaced",

@@ -54,6 +54,7 @@ class Synchronizer:
         self._had_pass = False  # since the last step, or since its gradients were thrown away
         self._passes_per_round = passes_per_round
         self._local_passes = 0  # that the next round will exchange
+        self._local_sum = None  # a gradient as the last of them left it, and torch's count of writes to it
         self._has_local_part = False  # gradients of no_sync() passes that no round has exchanged
         self.attendance = None  # that each round is told to, within join()
         self._notices = Notices()
@@ -136,12 +137,26 @@ class Synchronizer:
         has_gradients = self._had_pass and any(s.param.grad is not None for s in self._slots)
         if self._local_passes and self._loss_scale.current() != 1.0:
             raise round_notices.unscaled_by_now(self._local_passes, self._passes_per_round)
+        if self._local_passes and self._is_local_sum_changed():
+            self._notices.local_sum_changed(self._local_passes, self._passes_per_round)
         if self._round.state is not IDLE or self._local_passes or not has_gradients:
             self._end_round()
         elif self._has_local_part:
             self._notices.local_part()
         else:
             self._exchange_what_was_set(is_before_step=True)
+
+    def _note_local_sum(self):
+        """Of one gradient, as what clips changes all. Not of an inference tensor, whose writes torch does not count."""
+        grads = (slot.param.grad for slot in self._slots)
+        self._local_sum = next(((grad, grad._version) for grad in grads if grad is not None and not grad.is_inference()), None)
+
+    def _is_local_sum_changed(self):
+        noted, self._local_sum = self._local_sum, None
+        if noted is None:
+            return False
+        grad, version = noted
+        return grad._version != version or all(slot.param.grad is not grad for slot in self._slots)
 
     def _exchange_what_was_set(self, is_before_step=False):
         """In a round of its own, for its gradients the last one has not exchanged. A program that sets them does so in
@@ -172,12 +187,14 @@ class Synchronizer:
         """Its gradients were stepped on or thrown away; the next step needs others."""
         self._had_pass = self._has_local_part = False
         self._local_passes = 0
+        self._local_sum = None
 
     def _note_exchange(self):
         """Of the passes so far, whose gradients are those of all workers now."""
         self._had_pass = True
         self._has_local_part = False
         self._local_passes = 0
+        self._local_sum = None
 
     # ---- In the backward pass ----
 
@@ -276,6 +293,7 @@ class Synchronizer:
         if self._round.state is LOCAL:
             self._local_passes += 1
             self._had_pass = True
+            self._note_local_sum()
             self._leave_round()
             return
         self._send_rest()
