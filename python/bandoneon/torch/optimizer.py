@@ -87,7 +87,8 @@ def DistributedOptimizer(
     the gradients, so that param.grad is None after it; and when the next forward pass calls a module, the
     means of the module's parameters are awaited and the step is taken of them. named_parameters must be
     the model, and the optimizer one whose steps are each parameter's own (torch.optim's but for LBFGS,
-    and ours; Muon with batched=False). The models are the same bit for bit as with "backward".
+    and ours; Muon with batched=False). The models are the same bit for bit as with "backward", if each step begins
+    with zero_grad().
 
     All is awaited, and stepped, before what reads it otherwise: gradients between backward() and step()
     (to clip them, or a GradScaler), state_dict() and load_state_dict() of model and optimizer, the
