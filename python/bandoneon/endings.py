@@ -97,11 +97,16 @@ def is_at_prompt() -> bool:
     return hasattr(sys, "ps1")
 
 
+def is_child() -> bool:
+    """Whether multiprocessing started this process."""
+    process = sys.modules.get("multiprocessing.process")
+    return process is not None and process.parent_process() is not None
+
+
 def finish_with_child(function: Callable[[BaseException | None], None]) -> bool:
     """Whether this process is a child that multiprocessing started. function(error) is then called at its end, with
     the exception that ends it: it may skip atexit's functions and exit()."""
-    process = sys.modules.get("multiprocessing.process")
-    if process is None or process.parent_process() is None:
+    if not is_child():
         return False
     from multiprocessing.util import Finalize
 

@@ -27,6 +27,12 @@ _LEFT_BEFORE = (
     "have left: call shutdown() once, at the program's end, or start another job and join that one"
 )
 
+_RUN_AGAIN = (
+    "multiprocessing has started this process, as a DataLoader or a Pool does by spawn or forkserver, and it runs the "
+    "program's file anew, with init() in it: if it is to be no worker, put all of the program but its functions and "
+    "classes under if __name__ == \"__main__\":"
+)
+
 
 def init(
     scheduler: str | None = None,
@@ -71,6 +77,8 @@ def init(
         try:
             worker = Worker(lambda out: lib.bdn_create(options, out))
         except errors.BandoneonError as error:
+            if "takes no more" in str(error) and endings.is_child():
+                raise errors.FailedPrecondition(f"{error}; {_RUN_AGAIN}") from error
             if address != _left or isinstance(error, errors.InvalidArgument):
                 raise
             raise errors.FailedPrecondition(f"{error}; {_LEFT_BEFORE}") from error

@@ -324,9 +324,12 @@ class Worker:
         if known is None:
             return self.declare([declaration], timeout, owner)[0]
         if known[0] != declaration:
+            before, now = vars(known[0]), vars(declaration)
+            differs = [fact for fact in now if now[fact] != before[fact]]
             raise errors.InvalidArgument(
-                f"tensor {declaration.name!r} was declared as {known[0]}, now it is {declaration}; "
-                "use another name for another tensor",
+                f"tensor {declaration.name!r} was declared with {_listed(before, differs)}, and now it has "
+                f"{_listed(now, differs)}: what one name exchanges stays as it was at first; use another name for another "
+                "tensor, and fill up a last batch that is smaller, or leave it out",
                 tensor=declaration.name,
             )
         return known[1]
@@ -712,6 +715,10 @@ def _c_declaration(item: Declaration) -> _native.Declaration:
         group=item.group,
         rule=_native.c_text(f"tensor {item.name!r}: rule", item.rule),
     )
+
+
+def _listed(facts: dict[str, Any], names: list[str]) -> str:
+    return ", ".join(f"{name}={facts[name]!r}" for name in names)
 
 
 def _give_back(lib: ctypes.CDLL, block: c_void_p, pid: int) -> None:

@@ -1,5 +1,6 @@
 """What a program does behind an optimizer's back is said, and not trained on by each worker alone."""
 
+import types
 import warnings
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 import bandoneon
 import bandoneon.torch as bdn
+from bandoneon.torch import round_notices
 from cluster_helpers import run_job
 
 OVERLAPS = [False, "backward", "forward"]
@@ -201,6 +203,17 @@ def test_a_parameter_that_is_frozen_in_one_worker_alone_is_named_in_all(overlap)
     with pytest.raises(bandoneon.BandoneonError):
         run_job(job)
     assert all("'0.weight' requires no gradient in this worker" in heard[rank] for rank in range(2))
+
+
+@pytest.mark.parametrize("count, said", [
+    (1, "'0.weight' requires no gradient in this worker, and another worker has one of it"),
+    (2, "'0.weight' and 1 other require no gradient in this worker, and another worker has gradients of them"),
+    (3, "'0.weight' and 2 others require no gradient"),
+])
+def test_one_parameter_and_several_are_told_of_in_words_of_their_own(count, said):
+    member = types.SimpleNamespace(name="0.weight")
+    slots = [types.SimpleNamespace(member=member)] * count
+    assert said in str(round_notices.frozen_here_alone(slots))
 
 
 def server_optimizer(inner, named, worker):

@@ -152,3 +152,34 @@ def test_a_root_that_is_no_worker_is_refused():
             bdn.broadcast_object("x", 2, worker=worker)
 
     run_job(job)
+
+
+@pytest.mark.parametrize("who", ["broadcast_parameters", "DistributedOptimizer"])
+def test_tensors_in_another_order_are_told_so(who):
+    def job(worker):
+        names = ["a", "b"] if worker.rank == 0 else ["b", "a"]
+        model = torch.nn.ModuleDict({name: torch.nn.Linear(2, 2, bias=False) for name in names})
+        with pytest.raises(bandoneon.InvalidArgument) as caught:
+            if who == "broadcast_parameters":
+                bdn.broadcast_parameters(model, worker=worker)
+            else:
+                bdn.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model, worker=worker)
+        return str(caught.value)
+
+    for text in run_job(job):
+        assert "worker 1 has the same tensors as worker 0 in another order: 'b.weight' where that one has 'a.weight'" in text
+        assert "sorted()" in text
+
+
+def test_names_that_were_read_before_are_told_from_wrong_ones():
+    def job(worker):
+        model = make_model()
+        names = model.named_parameters()
+        bdn.broadcast_parameters(names, worker=worker)
+        with pytest.raises(bandoneon.InvalidArgument, match="nothing to broadcast.*can be read once.*anew"):
+            bdn.broadcast_parameters(names, worker=worker)
+        with pytest.raises(bandoneon.InvalidArgument, match="named_parameters is empty.*can be read once.*anew"):
+            bdn.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), names, worker=worker)
+        bdn.broadcast_parameters({}, worker=worker)
+
+    run_job(job)

@@ -78,3 +78,23 @@ def test_another_rate_in_one_worker_is_an_error_that_names_both():
 
     with pytest.raises(bandoneon.BandoneonError, match="learning rate.*rank"):
         run_job(job)
+
+
+@pytest.mark.parametrize("make", ["DistributedOptimizer", "ServerOptimizer"])
+def test_rates_that_differ_by_worker_are_told_once_and_with_what_to_do(make):
+    def job(worker):
+        model = make_model()
+        inner = torch.optim.SGD(model.parameters(), 0.1 / (1 + worker.rank))
+        optimizer = getattr(bdn, make)(inner, model.named_parameters(), worker=worker)
+        with pytest.raises(bandoneon.BandoneonError) as caught:
+            loss_of(model, make_batch(worker.rank)).backward()
+            optimizer.step()
+        return str(caught.value), caught.value.tensor
+
+    said = run_job(job)
+    if make == "DistributedOptimizer":
+        for text, tensor in said:
+            assert text.startswith(f"tensor '{tensor}' step 1: rank ") and text.count(f"'{tensor}'") == 1, text
+            assert "waiting for" not in text and text.count("has learning rate") == 1 and "ReduceLROnPlateau" in text
+    else:
+        assert all("are not those of all others" in text or "has learning rate" in text for text, _ in said)

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import bandoneon
+from bandoneon import session
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAMS = pathlib.Path(__file__).parent / "programs.py"
@@ -316,6 +317,18 @@ def test_without_a_scheduler_the_error_says_what_to_do(monkeypatch):
     monkeypatch.setenv("RANK", "zero")
     with pytest.raises(bandoneon.InvalidArgument, match="torchrun's RANK is not a number: 'zero'"):
         bandoneon.init(scheduler="127.0.0.1:1")
+
+
+@pytest.mark.parametrize("is_child", [False, True])
+def test_a_child_that_runs_the_program_anew_is_told_of_the_guard(monkeypatch, is_child):
+    def refuse(_):
+        raise bandoneon.AlreadyExists("job 'j' has all its nodes and takes no more")
+
+    monkeypatch.setattr(session, "Worker", refuse)
+    monkeypatch.setattr(session.endings, "is_child", lambda: is_child)
+    with pytest.raises(bandoneon.BandoneonError, match="takes no more") as caught:
+        bandoneon.init(scheduler="127.0.0.1:1")
+    assert ('if __name__ == "__main__":' in str(caught.value)) == is_child
 
 
 def test_a_place_on_the_host_that_is_not_known_or_not_one_is_refused(monkeypatch):

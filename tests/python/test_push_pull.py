@@ -149,6 +149,18 @@ def test_one_name_for_two_shapes_is_refused():
     run_job(job)
 
 
+def test_what_differs_of_a_name_that_is_known_is_said_alone():
+    def job(worker):
+        bdn.push_pull(torch.zeros(4), "t", worker=worker).wait()
+        bdn.push_pull(torch.zeros(3), "t", worker=worker)
+
+    with pytest.raises(bandoneon.InvalidArgument) as caught:
+        run_job(job)
+    text = str(caught.value)
+    assert "'t' was declared with elements=4, and now it has elements=3: " in text and "Declaration" not in text
+    assert "dtype" not in text and "use another name" in text
+
+
 def test_workers_that_disagree_on_a_shape_are_both_named():
     def job(worker):
         with pytest.raises(bandoneon.InvalidArgument) as raised:

@@ -15,6 +15,7 @@ from ..errors import InvalidArgument
 from ..session import default_worker
 from ..worker import Worker
 from .exchange import push_pull
+from .names import USED_UP
 from .tensors import check_exchangeable, check_writable, host_values, host_zeros
 
 # Small tensors travel together, up to this many bytes, aligned so that any type can be viewed.
@@ -173,7 +174,10 @@ def _named_tensors(parameters):
         parameters = parameters.state_dict()
     if hasattr(parameters, "items"):
         parameters = parameters.items()
+    can_be_read_once = hasattr(parameters, "__next__")
     parameters = list(parameters)
+    if can_be_read_once and not parameters:
+        raise InvalidArgument(f"broadcast_parameters() was given nothing to broadcast: {USED_UP}")
     if any(isinstance(entry, torch.Tensor) for entry in parameters):
         raise InvalidArgument(
             "parameters without names: broadcast_parameters(model), or a state_dict(), or model.named_parameters()"
@@ -203,6 +207,13 @@ def agree(worker, what, mine, root, difference):
 
 def _differing_layout(worker, mine, theirs, root):
     for own, roots in zip(mine, theirs):
+        if own[0] != roots[0] and sorted(mine) == sorted(theirs):
+            return InvalidArgument(
+                f"worker {worker.rank} has the same tensors as worker {root} in another order: {own[0]!r} where that one has "
+                f"{roots[0]!r}. Make modules, and name parameters, in one order in all workers: that of a set, or of files in "
+                "a directory, is each process's own (sorted() is the same in all)",
+                tensor=own[0],
+            )
         if own != roots:
             return InvalidArgument(
                 f"worker {worker.rank} has {_describe(own)} where worker {root} has {_describe(roots)}",

@@ -8,6 +8,11 @@ from .foreign_words import described
 
 _GIVE = "give model.named_parameters(), which is not model.parameters(), or the model itself"
 
+USED_UP = (
+    "what model.named_parameters() returns can be read once, and is empty for the next one that reads it; call "
+    "model.named_parameters() anew for each, or give the model itself"
+)
+
 
 def named_entries(named_parameters):
     """(name, parameter) of each, of a model, of model.named_parameters() or of a dict."""
@@ -111,6 +116,8 @@ class Names:
 
     def _make_name(self, group, index, param):
         if self._given:
+            if not self._names:
+                raise InvalidArgument(f"named_parameters is empty: {USED_UP}")
             raise InvalidArgument(
                 f"parameter {index} of group {group} (shape {list(param.shape)}) is not among "
                 "named_parameters; pass model.named_parameters()"

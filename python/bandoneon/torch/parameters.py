@@ -25,6 +25,7 @@ from .tensors import (
     streams_for,
 )
 from .exchange_guard import ExchangeGuard
+from .round_notices import of_exchange
 from .step_count import StepCount
 
 
@@ -321,7 +322,7 @@ class ParameterSet:
         if error is None:
             results, error = self.worker.wait_all(tickets, timeout, streams_for(memories))
         if error is not None:
-            raise error
+            raise of_exchange(error)
         for memory, tensor in zip(memories + rests, list(tensors) + list(left_out or nothing)):
             if memory is not None:
                 copy_back(memory, tensor)

@@ -1,8 +1,17 @@
 """What a program is told of its rounds: warnings, each once, and errors."""
 
+import re
 import warnings
 
-from ..errors import BandoneonError, FailedPrecondition
+from ..errors import BandoneonError, FailedPrecondition, InvalidArgument
+
+# What a worker knows of an exchange, and what a server has told it of the same.
+_SAID_TWICE = re.compile(r"(tensor '.*' step \d+)(?: \(exchange\)): server \d+: \1: ", re.DOTALL)
+_WAITING_FOR_SERVER = re.compile(r"; waiting for server \d+$")
+_OTHER_RATES = (
+    ". All workers must step by one learning rate: let each of them step its schedulers alike, and give ReduceLROnPlateau a "
+    "loss that all have, as the mean of theirs by push_pull()"
+)
 
 
 class Notices:
@@ -68,7 +77,8 @@ class Notices:
 
 def _first_of(slots):
     name = slots[0].member.name
-    return name, f" and {len(slots) - 1} others" if len(slots) > 1 else ""
+    others = len(slots) - 1
+    return name, f" and {others} other{'s' * (others > 1)}" if others else ""
 
 
 def changed_in_flight(slots):
@@ -84,9 +94,10 @@ def changed_in_flight(slots):
 
 def frozen_here_alone(slots):
     name, others = _first_of(slots)
+    requires, one, it = ("require", "gradients of them", "them") if others else ("requires", "one of it", "it")
     return FailedPrecondition(
-        f"{name!r}{others} requires no gradient in this worker, and another worker has one of it: that worker would step "
-        "it and this one would not. Freeze and thaw parameters (requires_grad) in all workers alike",
+        f"{name!r}{others} {requires} no gradient in this worker, and another worker has {one}: that worker would step "
+        f"{it} and this one would not. Freeze and thaw parameters (requires_grad) in all workers alike",
         tensor=name,
     )
 
@@ -136,14 +147,30 @@ def unscaled_by_now(passes, of_passes):
     )
 
 
+def of_exchange(error):
+    """The error of an exchange, which says once what it is about, and what to do."""
+    if not isinstance(error, BandoneonError):
+        return error
+    text = _SAID_TWICE.sub(r"\1: ", str(error))
+    if isinstance(error, InvalidArgument):  # It came from there: nothing is waited for.
+        text = _WAITING_FOR_SERVER.sub("", text)
+    if "has learning rate" in text and _OTHER_RATES not in text:
+        text += _OTHER_RATES
+    return _with_text(error, text)
+
+
+def _with_text(error, text):
+    facts = {fact: getattr(error, fact) for fact in ("code", "tensor", "step", "stage", "waiting_for")}
+    return type(error)(text, **facts)
+
+
 def after_given_up_step(error, given_up_at, steps_taken):
     """The error, or where none of this worker's steps has ended since a pass of it broke off, one that says so:
     the others may have taken that step."""
     if given_up_at != steps_taken or not isinstance(error, BandoneonError):
         return error
-    facts = {fact: getattr(error, fact) for fact in ("code", "tensor", "step", "stage", "waiting_for")}
-    return type(error)(
+    return _with_text(
+        error,
         f"{error}. In this worker backward() of step {given_up_at + 1} has failed, and the step was left out: "
         "after an error of backward() all workers leave the same step out, or the job goes on from a checkpoint",
-        **facts,
     )

@@ -437,7 +437,7 @@ class Synchronizer:
         if error is not None:
             if not isinstance(error, DeadlineExceeded):  # After which it can be waited for again.
                 slots[len(results)].ticket = None
-            error = self._with_what_was_given_up(error)
+            error = self._with_what_was_given_up(round_notices.of_exchange(error))
             self._has_failed = True
             self._worker.note_failed_round(self, error)
             raise error
