@@ -147,7 +147,7 @@ class Server {
   size_t num_workers_ = 0;
   std::set<Rank> leaving_;
 
-  // What a shard found when it last looked for late ranks.
+  // The findings of a shard when it last looked for late ranks.
   struct Late {
     LateRanks ranks;
     bool is_fresh = false;  // not read yet

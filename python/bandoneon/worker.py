@@ -144,7 +144,7 @@ class Worker:
         run_interruptibly(run, undo=self.close)
         log_as_json()
         self.rank: int = self._lib.bdn_rank(self._handle)
-        # Of the workers that have joined. Their ranks are below it whoever is lost later.
+        # The number of workers that have joined: all ranks are below it, whoever is lost later.
         self.size: int = self._lib.bdn_size(self._handle)
 
     def count_present(self) -> int:

@@ -155,7 +155,7 @@ class JournalFileTest : public ::testing::Test {
     if (!opened.ok()) throw std::runtime_error(opened.status().ToString());
     return *std::move(opened);
   }
-  // As a scheduler does that lives, is given records and dies.
+  // Acts as a scheduler that lives, is given records and dies.
   void Leave(const Records& begun, const Records& appended = {}) {
     const auto opened = Open();
     ASSERT_TRUE(opened.journal->Begin(begun).ok());

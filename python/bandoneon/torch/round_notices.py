@@ -5,7 +5,7 @@ import warnings
 
 from ..errors import BandoneonError, FailedPrecondition, InvalidArgument
 
-# What a worker knows of an exchange, and what a server has told it of the same.
+# The facts of an exchange come twice in such an error: from its worker, and from the server that refused it.
 _SAID_TWICE = re.compile(r"(tensor '.*' step \d+)(?: \(exchange\)): server \d+: \1: ", re.DOTALL)
 _WAITING_FOR_SERVER = re.compile(r"; waiting for server \d+$")
 _OTHER_RATES = (
