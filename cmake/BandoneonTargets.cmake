@@ -25,8 +25,11 @@ function(bdn_test name)
   add_executable(${name} ${ARG_SRCS})
   target_include_directories(${name} PRIVATE ${BDN_ROOT})
   target_link_libraries(${name} PRIVATE bdn_options ${ARG_DEPS} GTest::gmock GTest::gtest_main)
+  # Compiling tests is most of the time that a first build takes, and few of them compute much.
   if(BDN_SANITIZE)
     target_compile_options(${name} PRIVATE -O0)
+  elseif(CMAKE_BUILD_TYPE STREQUAL "Release")
+    target_compile_options(${name} PRIVATE -O1)
   endif()
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
     PROPERTIES LABELS ${ARG_LABELS} TIMEOUT ${ARG_TIMEOUT})

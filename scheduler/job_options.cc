@@ -48,6 +48,10 @@ absl::Status CheckJobOptions(const JobOptions& options) {
     return InvalidArgument("stuck-timeout is %s: expected 0s (never) or more",
                            absl::FormatDuration(config.stuck_timeout));
   }
+  if (config.scheduler_timeout < absl::ZeroDuration()) {
+    return InvalidArgument("scheduler-timeout is %s: expected 0s or more",
+                           absl::FormatDuration(config.scheduler_timeout));
+  }
   BDN_RETURN_IF_ERROR(CheckRange("partition-bytes", config.partition_bytes, 4096, 1 << 30));
   if (options.limits.max_job_bytes == 0) return InvalidArgument("max-job-bytes is 0");
   const DeclarationLimits& limits = options.limits;

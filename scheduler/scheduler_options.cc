@@ -52,6 +52,9 @@ absl::StatusOr<SchedulerOptions> ReadSchedulerOptions(const Config& config) {
   BDN_ASSIGN_OR_RETURN(const int64_t fewest, config.Int("min-workers", 0, kMostNodes));
   job.min_workers = static_cast<int>(fewest);
   BDN_ASSIGN_OR_RETURN(job.stuck_timeout, config.Duration("stuck-timeout"));
+  options.journal = config.Text("journal");
+  BDN_ASSIGN_OR_RETURN(const absl::Duration patience, config.Duration("scheduler-timeout"));
+  if (!options.journal.empty()) job.scheduler_timeout = patience;
   BDN_ASSIGN_OR_RETURN(const int64_t seed,
                        config.Int("seed", 0, std::numeric_limits<int64_t>::max()));
   job.run_seed = static_cast<uint64_t>(seed);

@@ -19,6 +19,7 @@ struct SchedulerOptions {
   std::string metrics_listen;  // empty: no metrics
   std::string http_listen;     // empty: no status page
   std::string http_port_file;
+  std::string journal;  // the directory; empty: none
   JobOptions job;
   bool exit_when_done = true;
   absl::Duration drain_timeout;

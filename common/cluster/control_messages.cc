@@ -308,6 +308,7 @@ void Write(const JobConfig& config, wire::JobConfig* message) {
   message->set_lease_timeout_ns(absl::ToInt64Nanoseconds(config.lease_timeout));
   message->set_min_workers(static_cast<uint32_t>(config.min_workers));
   message->set_stuck_timeout_ns(absl::ToInt64Nanoseconds(config.stuck_timeout));
+  message->set_scheduler_timeout_ns(absl::ToInt64Nanoseconds(config.scheduler_timeout));
 }
 
 void Write(const NodeInfo& node, wire::NodeInfo* message) {
@@ -432,6 +433,7 @@ void Write(const JoinRequest& request, wire::JoinRequest* message) {
   message->set_host(request.host);
   message->set_public_key(std::string(request.public_key.view()));
   message->set_processes(static_cast<uint32_t>(request.processes));
+  message->set_join_id(request.join_id);
 }
 
 void Write(const absl::Status& status, wire::Failure* message) {
@@ -459,6 +461,10 @@ absl::StatusOr<JobConfig> Read(const wire::JobConfig& message) {
   }
   config.min_workers = static_cast<int>(message.min_workers());
   config.stuck_timeout = absl::Nanoseconds(message.stuck_timeout_ns());
+  if (message.scheduler_timeout_ns() < 0) {
+    return InvalidArgument("a scheduler timeout of %d ns", message.scheduler_timeout_ns());
+  }
+  config.scheduler_timeout = absl::Nanoseconds(message.scheduler_timeout_ns());
   config.partition_bytes = message.partition_bytes();
   config.fusion_bytes = message.fusion_bytes();
   config.min_compress_bytes = message.min_compress_bytes();
@@ -641,6 +647,7 @@ absl::StatusOr<JoinRequest> Read(const wire::JoinRequest& message) {
   request.host = message.host();
   BDN_ASSIGN_OR_RETURN(request.public_key, PublicKey::FromBytes(message.public_key()));
   BDN_ASSIGN_OR_RETURN(request.processes, ReadProcesses(message.processes()));
+  request.join_id = message.join_id();
   return request;
 }
 

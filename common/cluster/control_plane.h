@@ -24,7 +24,7 @@ namespace bdn {
 
 // The version of the control plane's protocol. Nodes and scheduler of different versions do not
 // join.
-inline constexpr uint32_t kControlVersion = 15;
+inline constexpr uint32_t kControlVersion = 16;
 
 // The decisions of the scheduler that hold for all nodes.
 struct JobConfig {
@@ -36,6 +36,9 @@ struct JobConfig {
   int min_workers = 0;
   // A worker for which rounds wait so long is taken for lost; 0: never.
   absl::Duration stuck_timeout = absl::ZeroDuration();
+  // A node waits so long for a scheduler that does not answer, because one that starts again goes
+  // on with the job; 0: none does, and a node waits for a lease.
+  absl::Duration scheduler_timeout = absl::ZeroDuration();
   uint64_t partition_bytes = uint64_t{4} << 20;  // most bytes of fp32 a key
   // Tensors of fewer bytes are fused into groups of at most so many.
   uint64_t fusion_bytes = uint64_t{1} << 20;
@@ -55,6 +58,9 @@ struct JoinRequest {
   std::string host;                 // "hostname:pid", for people to read
   PublicKey public_key;             // the CURVE key of the node's transport; none where it has none
   int processes = 1;                // of workers: the number of processes that push through it
+  // A random number of this node, the same in all its attempts to join. A node that has joined, and
+  // whose answer was lost, is answered again by it. 0: none, which nodes in one process need not.
+  uint64_t join_id = 0;
 };
 
 // The answer to a join.

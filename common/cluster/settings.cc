@@ -108,6 +108,11 @@ constexpr Setting kSchedulerSettings[] = {
      "the job goes on without workers that are lost while so many are left; 0: all are needed"},
     {"stuck-timeout", "0s",
      "with min-workers: one that lives, and for which rounds wait so long, is lost; 0s: never"},
+    {"journal", "",
+     "directory of the journal, from which a scheduler that starts again goes on with the job; "
+     "empty: with the scheduler the job ends"},
+    {"scheduler-timeout", "10min",
+     "with a journal: how long nodes wait for a scheduler that does not answer"},
     {"max-job-bytes", "256GiB", "what all tensors of the job may have together, as float32"},
     {"max-tensors", "1048576", "how many tensors the job may declare, broadcasts included"},
     {"max-name-bytes", "255", "longest name, codec spec, rule or address, 64 to 4096"},
