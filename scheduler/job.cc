@@ -12,11 +12,14 @@ namespace {
 constexpr size_t kMaxBarriers = 4096;
 // The most texts of waits that the history shows.
 constexpr size_t kMostWaits = 8;
+// The interval at which a decision is tried again that could not be logged.
+constexpr absl::Duration kLogRetry = absl::Seconds(1);
 
 }  // namespace
 
-Job::Job(JobOptions options, absl::Time now)
+Job::Job(JobOptions options, absl::Time now, JobLog* log)
     : options_(std::move(options)),
+      log_(log),
       now_(now),
       history_(options_.keeps_history ? std::make_unique<History>(options_.config.num_workers +
                                                                   options_.config.num_servers)
@@ -25,6 +28,85 @@ Job::Job(JobOptions options, absl::Time now)
       table_(options_.config.num_workers, options_.config.num_servers,
              options_.has_leases ? options_.config.lease_timeout : absl::InfiniteDuration()),
       declarations_(options_) {}
+
+// ---- the log
+
+absl::Status Job::Record(const JobEvent& event) {
+  if (log_ == nullptr || !table_.frozen()) return absl::OkStatus();
+  // All events before this one have been acted on, so the barriers are as those left them.
+  if (log_->IsLong()) log_->Shorten(BarrierEvents());
+  absl::Status status = log_->Append(event);
+  if (status.ok()) return status;
+  if (absl::IsFailedPrecondition(status) && superseded_.ok()) {
+    superseded_ = status;
+    ++revision_.job;
+  }
+  deferred_until_ = now_ + kLogRetry;
+  // The caller is to come again, maybe to another scheduler.
+  return Unavailable("%s", status.message());
+}
+
+void Job::Resume(const std::vector<JobEvent>& events, absl::Time now) {
+  JobLog* const log = std::exchange(log_, nullptr);
+  for (const JobEvent& event : events) Replay(event, now);
+  Replay(JobResumed(), now);
+  completions_.clear();
+  table_.RenewLeases(now);
+  log_ = log;
+}
+
+void Job::Replay(const JobEvent& event, absl::Time now) {
+  constexpr absl::Time kNever = absl::InfiniteFuture();
+  if (const auto* begun = std::get_if<JobBegun>(&event)) {
+    table_.Restore(begun->membership, begun->join_ids, now);
+    OnAllJoined();
+  } else if (const auto* declared = std::get_if<PartDeclared>(&event)) {
+    Declare(declared->node, declared->part, kNever, now);
+  } else if (const auto* reached = std::get_if<BarrierReached>(&event)) {
+    ArriveAtBarrier(reached->node, {reached->barrier, reached->number}, kNever, now);
+  } else if (const auto* left = std::get_if<NodeLeft>(&event)) {
+    Leave(left->node, left->reason, kNever, now);
+  } else if (const auto* installed = std::get_if<PlacementInstalled>(&event)) {
+    (void)AcknowledgePlacement(installed->node, installed->version, now);
+  } else if (const auto* retired = std::get_if<TensorsRetired>(&event)) {
+    (void)Retire(retired->node, retired->tensors, now);
+  } else if (const auto* lost = std::get_if<NodeLost>(&event)) {
+    TakeOut(lost->node, lost->how);
+  } else if (const auto* ended = std::get_if<CallEnded>(&event)) {
+    for (const CallId call : calls_.Of(ended->subject, ended->node)) {
+      EndWait(call, Cancelled("the call was given up"));
+    }
+  } else if (const auto* stopped = std::get_if<JobStopped>(&event)) {
+    Stop(stopped->why);
+  } else if (std::get_if<JobResumed>(&event) != nullptr) {
+    calls_.Clear();
+  } else if (const auto* state = std::get_if<BarrierState>(&event)) {
+    Meeting& meeting = barriers_.try_emplace(state->barrier, roster_).first->second;
+    for (const auto& [node, number] : state->arrivals) {
+      if (!CheckWorker(node, "barrier").ok()) continue;
+      meeting.barrier.Arrive(MemberOf(node));
+      if (number != 0) meeting.numbers[node] = number;
+    }
+  } else if (const auto* answered = std::get_if<ArrivalsAnswered>(&event)) {
+    answered_[answered->node] = answered->answers;
+  }
+}
+
+std::vector<JobEvent> Job::BarrierEvents() const {
+  std::vector<JobEvent> events;
+  for (const auto& [name, meeting] : barriers_) {
+    BarrierState state{.barrier = name};
+    for (const RosterMember& member : meeting.barrier.present()) {
+      const auto numbered = meeting.numbers.find(member.node);
+      state.arrivals[member.node] = numbered == meeting.numbers.end() ? 0 : numbered->second;
+    }
+    events.push_back(std::move(state));
+  }
+  for (const auto& [node, answers] : answered_) {
+    if (!answers.empty()) events.push_back(ArrivalsAnswered{node, answers});
+  }
+  return events;
+}
 
 // ---- calls
 
@@ -41,15 +123,18 @@ void Job::Complete(CallId call_id, absl::Status status) {
     completion.vacant = table_.membership()->vacant;
   }
   if (completion.status.ok() && call.subject.kind == WaitSubject::Kind::kJoin) {
-    const NodeInfo& node = table_.Find(call.node)->info;
-    completion.join = {.node = node.id,
-                       .rank = node.rank,
-                       .config = options_.config,
-                       .membership = ViewOf(node.id).membership,
-                       .data_secret = options_.data_secret,
-                       .processes = table_.ProcessesOfWorkers()};
+    FillJoined(table_.Find(call.node)->info, &completion.join);
   }
   completions_.push_back(std::move(completion));
+}
+
+void Job::FillJoined(const NodeInfo& node, JoinResult* joined) const {
+  *joined = {.node = node.id,
+             .rank = node.rank,
+             .config = options_.config,
+             .membership = ViewOf(node.id).membership,
+             .data_secret = options_.data_secret,
+             .processes = table_.ProcessesOfWorkers()};
 }
 
 void Job::CompleteAll(const std::vector<CallId>& calls, const absl::Status& status) {
@@ -77,8 +162,9 @@ void Job::Withdraw(const WaitingCall& call) {
       const auto barrier = barriers_.find(call.subject.barrier);
       if (barrier == barriers_.end()) return;  // the barrier has ended meanwhile
       const RosterMember member = MemberOf(call.node);
-      barrier->second.Withdraw(member);
-      if (barrier->second.empty()) {
+      barrier->second.barrier.Withdraw(member);
+      barrier->second.numbers.erase(call.node);
+      if (barrier->second.barrier.empty()) {
         barriers_.erase(barrier);
       } else if (leaving_.Has(member)) {
         AbortIfLeaving(call.subject.barrier, member);
@@ -88,7 +174,7 @@ void Job::Withdraw(const WaitingCall& call) {
     case WaitSubject::Kind::kLeave:
       // A worker that gives up waiting to leave counts as lost, which fails the job for the others.
       leaving_.Withdraw(MemberOf(call.node));
-      Lost(call.node, "gave up waiting to leave");
+      TakeOut(call.node, "gave up waiting to leave");
       return;
   }
 }
@@ -99,7 +185,7 @@ std::string Job::WaitedFor(const WaitingCall& call) const {
       return "waiting for " + table_.Missing();
     case WaitSubject::Kind::kBarrier:
       return absl::StrFormat("barrier '%s': waiting for %s", call.subject.barrier,
-                             barriers_.at(call.subject.barrier).Missing());
+                             barriers_.at(call.subject.barrier).barrier.Missing());
     case WaitSubject::Kind::kLeave:
       return "waiting to leave with " + leaving_.Missing();
     case WaitSubject::Kind::kDeclare:
@@ -129,6 +215,9 @@ void Job::Cancel(CallId call_id) {
 
 void Job::EndWait(CallId call_id, const absl::Status& status) {
   const WaitingCall call = *calls_.Find(call_id);
+  // The wait is over also where that cannot be logged: its caller is gone. The next scheduler would
+  // then still take the node for one that has come, which the node's own next call mends.
+  (void)Record(CallEnded{call.node, call.subject});
   // The answer is given first: Withdraw may end the job, and would answer the call once more.
   Complete(call_id, status);
   Withdraw(call);
@@ -220,6 +309,9 @@ CallId Job::Join(const JoinRequest& request, uint32_t version, absl::Time deadli
                  absl::Time now) {
   // Time first: a deadline that is over must not be beaten by the call that comes after it.
   Advance(now);
+  if (const auto* member = table_.FindByJoinId(request.join_id); member != nullptr) {
+    return JoinAgain(*member, request, deadline);
+  }
   const absl::Status status = CheckJoin(request, version);
   if (!status.ok()) return AnswerNow(status);
   const auto node = table_.Add(request, now);
@@ -233,9 +325,33 @@ CallId Job::Join(const JoinRequest& request, uint32_t version, absl::Time deadli
   return call_id;
 }
 
+CallId Job::JoinAgain(const MembershipTable::Member& member, const JoinRequest& request,
+                      absl::Time deadline) {
+  const NodeInfo& node = member.info;
+  // Whoever has the answer has no reason to ask again: this would be another node.
+  if (member.has_called || node.role != request.role || node.public_key != request.public_key ||
+      node.host != request.host) {
+    return AnswerNow(AlreadyExists("%s joins with the number of %s, which has joined", request.host,
+                                   MembershipTable::Describe(node)));
+  }
+  if (!table_.frozen()) return calls_.Add({{WaitSubject::Kind::kJoin}, node.id, deadline});
+  const CallId call_id = AnswerNow(CheckMember(node.id));
+  if (completions_.back().status.ok()) FillJoined(node, &completions_.back().join);
+  return call_id;
+}
+
 void Job::StartIfFull(absl::Time now) {
   if (!table_.full()) return;
   table_.Freeze(now);
+  JobBegun begun{options_.config, options_.data_secret, table_.membership(), {}};
+  for (const auto& [id, member] : table_.members()) begun.join_ids[id] = member.join_id;
+  const absl::Status logged = Record(begun);
+  OnAllJoined();
+  if (!logged.ok()) return Fail(Aborted("the job cannot begin: %s", logged.message()));
+  CompleteAll(calls_.WaitingFor({WaitSubject::Kind::kJoin}), absl::OkStatus());
+}
+
+void Job::OnAllJoined() {
   const Membership& all = *table_.membership();
   MakeWorkersView();
   roster_ = RosterOf(all);
@@ -244,7 +360,6 @@ void Job::StartIfFull(absl::Time now) {
   ChangeForAll();
   Happened("all joined",
            absl::StrFormat("%d worker(s), %d server(s)", all.workers.size(), all.servers.size()));
-  CompleteAll(calls_.WaitingFor({WaitSubject::Kind::kJoin}), absl::OkStatus());
 }
 
 void Job::MakeWorkersView() {
@@ -266,19 +381,23 @@ CallId Job::Declare(NodeId node, DeclarationPart part, absl::Time deadline, absl
   const absl::Status status = CheckWorker(node, "declare");
   if (!status.ok()) return AnswerNow(status);
   const RosterMember member = MemberOf(node);
-  if (declarations_.IsRepeated(member, part)) {
+  const bool is_repeated = declarations_.IsRepeated(member, part);
+  if (is_repeated) {
     if (const auto answer = declarations_.LastAnswerOf(member); answer.has_value()) {
       const CallId call_id = AnswerNow(answer->status());
       if (answer->ok()) completions_.back().declared = **answer;
       return call_id;
     }
-    // The earlier call's answer would reach nobody: its caller has repeated the call.
-    for (const CallId call_id : calls_.Of(node)) {
-      if (calls_.Find(call_id)->subject.kind != WaitSubject::Kind::kDeclare) continue;
-      Complete(call_id, Cancelled("the same declaration came again"));
-    }
   } else if (calls_.Declares(node)) {
     return AnswerNow(FailedPrecondition("%s declares twice at once", NameOf(member)));
+  }
+  if (log_ != nullptr) {
+    if (auto logged = Record(PartDeclared{node, part}); !logged.ok()) return AnswerNow(logged);
+  }
+  // The earlier call's answer would reach nobody: its caller has repeated the call.
+  for (const CallId call_id : calls_.Of(node)) {
+    if (calls_.Find(call_id)->subject.kind != WaitSubject::Kind::kDeclare) continue;
+    Complete(call_id, Cancelled("the same declaration came again"));
   }
   const PlacementVersion before = declarations_.version();
   const auto batch = declarations_.Declare(member, std::move(part));
@@ -317,6 +436,7 @@ absl::Status Job::Retire(NodeId node, const std::vector<uint32_t>& tensors, absl
   if (failure_.ok() && member != nullptr && member->left) return absl::OkStatus();
   BDN_RETURN_IF_ERROR(CheckWorker(node, "retire tensors"));
   now_ = now;
+  BDN_RETURN_IF_ERROR(Record(TensorsRetired{node, tensors}));
   const PlacementVersion before = declarations_.version();
   BDN_RETURN_IF_ERROR(declarations_.Retire(MemberOf(node), tensors));
   if (declarations_.version() != before) ChangeForServers();
@@ -325,6 +445,8 @@ absl::Status Job::Retire(NodeId node, const std::vector<uint32_t>& tensors, absl
 
 absl::Status Job::AcknowledgePlacement(NodeId node, PlacementVersion version, absl::Time now) {
   BDN_RETURN_IF_ERROR(CheckMember(node));
+  now_ = now;
+  BDN_RETURN_IF_ERROR(Record(PlacementInstalled{node, version}));
   BDN_RETURN_IF_ERROR(declarations_.Acknowledge(node, version));
   table_.Heard(node, now);
   AnswerChangedDeclarations();
@@ -333,20 +455,35 @@ absl::Status Job::AcknowledgePlacement(NodeId node, PlacementVersion version, ab
 
 // ---- barriers and leaving
 
-CallId Job::ArriveAtBarrier(NodeId node, const std::string& name, absl::Time deadline,
+CallId Job::ArriveAtBarrier(NodeId node, const Arrival& arrival, absl::Time deadline,
                             absl::Time now) {
   Advance(now);
+  const std::string& name = arrival.barrier;
   absl::Status status = CheckWorker(node, "barrier");
   if (status.ok()) status = CheckText(options_.limits, "barrier", name);
   if (status.ok() && barriers_.size() >= kMaxBarriers && barriers_.count(name) == 0) {
     status = ResourceExhausted("more than %d barriers are open", kMaxBarriers);
   }
   if (!status.ok()) return AnswerNow(status);
-  const auto [barrier, is_new] = barriers_.try_emplace(name, roster_);
+  if (arrival.number != 0) {
+    std::map<uint64_t, std::vector<Rank>>& answers = answered_[node];
+    answers.erase(answers.begin(), answers.lower_bound(arrival.first_open));
+    // The answer to this arrival was lost on its way.
+    if (const auto answer = answers.find(arrival.number); answer != answers.end()) {
+      const CallId call_id = AnswerNow(absl::OkStatus());
+      completions_.back().vacant = answer->second;
+      return call_id;
+    }
+  }
+  status = Record(BarrierReached{node, name, arrival.number});
+  if (!status.ok()) return AnswerNow(status);
+  const auto [open, is_new] = barriers_.try_emplace(name, roster_);
+  Meeting& meeting = open->second;
   const RosterMember member = MemberOf(node);
-  barrier->second.Arrive(member);
+  meeting.barrier.Arrive(member);
+  if (arrival.number != 0) meeting.numbers[node] = arrival.number;
   const CallId call_id = calls_.Add({{WaitSubject::Kind::kBarrier, 0, name}, node, deadline});
-  if (barrier->second.full()) {
+  if (meeting.barrier.full()) {
     EndBarrier(name, absl::OkStatus());
   } else if (is_new) {
     // A worker that leaves ends the barriers that are open then without it. This barrier is new, so
@@ -362,11 +499,16 @@ CallId Job::ArriveAtBarrier(NodeId node, const std::string& name, absl::Time dea
 
 void Job::EndBarrier(const std::string& name, const absl::Status& status) {
   CompleteAll(calls_.WaitingFor({WaitSubject::Kind::kBarrier, 0, name}), status);
+  if (status.ok()) {
+    for (const auto& [node, number] : barriers_.at(name).numbers) {
+      answered_[node][number] = table_.membership()->vacant;
+    }
+  }
   barriers_.erase(name);
 }
 
 void Job::AbortIfLeaving(const std::string& name, const RosterMember& member) {
-  if (barriers_.at(name).Has(member)) return;
+  if (barriers_.at(name).barrier.Has(member)) return;
   EndBarrier(name, Aborted("barrier '%s': %s is leaving the job instead", name, NameOf(member)));
 }
 
@@ -381,7 +523,9 @@ CallId Job::Leave(NodeId node, const absl::Status& reason, absl::Time deadline, 
   }
   // The node asks again, because the answer to its first call was lost.
   if (member != nullptr && member->left && reason.ok()) return AnswerNow(absl::OkStatus());
-  if (const absl::Status status = CheckMember(node); !status.ok()) return AnswerNow(status);
+  absl::Status status = CheckMember(node);
+  if (status.ok()) status = Record(NodeLeft{node, reason});
+  if (!status.ok()) return AnswerNow(status);
   if (!reason.ok()) {
     table_.MarkLeft(node);
     FailBy(node, absl::StrFormat("left with an error: %s", reason.message()));
@@ -394,7 +538,7 @@ CallId Job::Leave(NodeId node, const absl::Status& reason, absl::Time deadline, 
 CallId Job::LeaveAsServer(NodeId node) {
   table_.MarkLeft(node);
   if (!work_done_) {
-    Lost(node, "left before the workers were done");
+    TakeOut(node, "left before the workers were done");
     return AnswerNow(failure_);
   }
   ++revision_.job;
@@ -447,6 +591,10 @@ void Job::Fail(absl::Status failure) {
 }
 
 void Job::Lost(NodeId node, const std::string& how) {
+  if (Record(NodeLost{node, how}).ok()) TakeOut(node, how);
+}
+
+void Job::TakeOut(NodeId node, const std::string& how) {
   const MembershipTable::Member* member = table_.Find(node);
   // Before the freeze a lost node is one that gives up joining, which Withdraw handles. A worker
   // that is out already cannot be lost again.
@@ -495,13 +643,15 @@ void Job::GoOnWithout(const RosterMember& gone, const std::string& how) {
   CompleteAll(calls_.Of(gone.node), evicted);
   for (auto next = barriers_.begin(); next != barriers_.end();) {
     const auto barrier = next++;
-    barrier->second.Remove(gone);
-    if (barrier->second.empty()) {
+    barrier->second.barrier.Remove(gone);
+    barrier->second.numbers.erase(gone.node);
+    if (barrier->second.barrier.empty()) {
       barriers_.erase(barrier);
-    } else if (barrier->second.full()) {
+    } else if (barrier->second.barrier.full()) {
       EndBarrier(std::string(barrier->first), absl::OkStatus());
     }
   }
+  answered_.erase(gone.node);
   const PlacementVersion before = declarations_.version();
   declarations_.OnLost(gone);
   if (declarations_.version() != before) ChangeForServers();
@@ -526,7 +676,10 @@ std::vector<std::string> Job::Waits() const {
 }
 
 void Job::Stop(const std::string& why) {
-  if (failure_.ok() && !work_done_) Fail(Aborted("%s", why));
+  if (!failure_.ok() || work_done_) return;
+  // Also where that cannot be logged: nobody serves the job any more.
+  (void)Record(JobStopped{why});
+  Fail(Aborted("%s", why));
 }
 
 absl::Status Job::Heartbeat(NodeId node, const NodeProgress& progress, absl::Time now) {
@@ -599,7 +752,7 @@ void Job::ExpireCalls(absl::Time now) {
 }
 
 void Job::ExpireLeases(absl::Time now) {
-  while (failure_.ok()) {
+  while (failure_.ok() && now >= deferred_until_) {
     const MembershipTable::Member* member = table_.Expired(now);
     if (member == nullptr) return;
     std::string how = absl::StrFormat("stopped answering %.1f s ago",
@@ -621,7 +774,8 @@ void Job::Advance(absl::Time now) {
 }
 
 absl::Time Job::NextDeadline() const {
-  absl::Time next = failure_.ok() ? table_.NextExpiry() : absl::InfiniteFuture();
+  absl::Time next = absl::InfiniteFuture();
+  if (failure_.ok()) next = std::max(table_.NextExpiry(), deferred_until_);
   if (state() == State::kWaiting) next = std::min(next, join_deadline_);
   return std::min(next, calls_.NextDeadline());
 }

@@ -13,6 +13,7 @@
 #include "scheduler/barrier.h"
 #include "scheduler/declarations.h"
 #include "scheduler/history.h"
+#include "scheduler/job_event.h"
 #include "scheduler/job_options.h"
 #include "scheduler/membership_table.h"
 #include "scheduler/roster.h"
@@ -24,6 +25,10 @@ namespace bdn {
 // decides. Calls that wait return a call_id at once; the answer appears among the completions
 // exactly once: by the events that bring it, by its deadline or by the job's failure. Not
 // thread-safe. It has no thread, clock or socket: time is an argument and never goes back.
+//
+// With a log every event is in that before the job acts on it, from the moment at which all nodes
+// have joined. A call whose event cannot be logged is answered Unavailable, and what time has
+// decided is decided again a second later.
 class Job {
  public:
   // The state of the job. kDone: all workers have left regularly.
@@ -58,14 +63,27 @@ class Job {
     bool operator==(const Revision&) const = default;
   };
 
-  // REQUIRES: CheckJobOptions(options).ok().
-  Job(JobOptions options, absl::Time now);
+  // Borrows `log`, which may be null. REQUIRES: CheckJobOptions(options).ok().
+  Job(JobOptions options, absl::Time now, JobLog* log = nullptr);
+  // Takes the job up where another scheduler left it, after these events. Its calls have to come
+  // again. To be called first, if at all, with options that have what JobBegun tells.
+  void Resume(const std::vector<JobEvent>& events, absl::Time now);
+  // Returns the events of the open barriers, and of the answers that are kept, which stand for all
+  // events of barriers before.
+  std::vector<JobEvent> BarrierEvents() const;
 
   // The calls of ControlPlane, which describes them. `deadline` ends the wait with
   // DeadlineExceeded, which names the nodes that are missing.
   CallId Join(const JoinRequest& request, uint32_t version, absl::Time deadline, absl::Time now);
   CallId Declare(NodeId node, DeclarationPart part, absl::Time deadline, absl::Time now);
-  CallId ArriveAtBarrier(NodeId node, const std::string& name, absl::Time deadline, absl::Time now);
+  // `number` tells this arrival of the node from its others; the answers to those below
+  // `first_open` are no longer kept. 0: nothing is kept, and a call that comes again is another.
+  struct Arrival {
+    std::string barrier;
+    uint64_t number = 0;
+    uint64_t first_open = 0;
+  };
+  CallId ArriveAtBarrier(NodeId node, const Arrival& arrival, absl::Time deadline, absl::Time now);
   CallId Leave(NodeId node, const absl::Status& reason, absl::Time deadline, absl::Time now);
   // Gives up a call whose answer nobody waits for any more: the answer is Cancelled, and the call's
   // effect is withdrawn (a node that was joining is forgotten).
@@ -114,6 +132,8 @@ class Job {
   // Returns whether every node has left, or was found gone after the work was done.
   bool finished() const;
   const absl::Status& failure() const { return failure_; }
+  // Returns the log's error, not OK once another scheduler has taken the job over.
+  const absl::Status& superseded() const { return superseded_; }
   // Returns the nodes without which the job failed ("worker 1"), in the order in which they went:
   // first the workers that were leaving, then the node that was lost.
   std::vector<std::string> WhoWent() const;
@@ -153,10 +173,20 @@ class Job {
   CallId LeaveAsServer(NodeId node);
   CallId LeaveAsWorker(const RosterMember& member, absl::Time deadline);
   void StartIfFull(absl::Time now);
+  void OnAllJoined();
   // Answers a declaration's call if there is something to tell.
   void AnswerDeclaration(CallId call_id);
   // Answers every waiting declaration whose batch changed, if there is something to tell.
   void AnswerChangedDeclarations();
+  // Puts an event into the log, if there is one and all nodes have joined. After an error the
+  // caller must not act on the event.
+  absl::Status Record(const JobEvent& event);
+  void Replay(const JobEvent& event, absl::Time now);
+  CallId JoinAgain(const MembershipTable::Member& member, const JoinRequest& request,
+                   absl::Time deadline);
+  void FillJoined(const NodeInfo& node, JoinResult* joined) const;
+  // As Lost, for an event that is in the log.
+  void TakeOut(NodeId node, const std::string& how);
   void EndBarrier(const std::string& name, const absl::Status& status);
   // Ends the barrier if this worker, which is leaving, has not come to it.
   void AbortIfLeaving(const std::string& name, const RosterMember& member);
@@ -186,6 +216,10 @@ class Job {
   void Happened(const char* kind, std::string text);
 
   const JobOptions options_;
+  JobLog* log_;  // null where there is none, and while events are replayed
+  // Until then nothing is decided by time, because the log has refused that.
+  absl::Time deferred_until_ = absl::InfinitePast();
+  absl::Status superseded_;
   absl::Time now_;
   const std::unique_ptr<History> history_;  // may be null
   // Infinite, where another job follows, until a worker joins.
@@ -204,7 +238,15 @@ class Job {
   Revision revision_;
 
   Declarations declarations_;
-  std::map<std::string, Barrier> barriers_;
+  // A barrier, and the numbers of the arrivals at it that have one.
+  struct Meeting {
+    explicit Meeting(const Roster& expected) : barrier(expected) {}
+    Barrier barrier;
+    std::map<NodeId, uint64_t> numbers;
+  };
+  std::map<std::string, Meeting> barriers_;
+  // The vacant ranks with which numbered arrivals have ended, until their nodes have the answers.
+  std::map<NodeId, std::map<uint64_t, std::vector<Rank>>> answered_;
   Barrier leaving_{Roster()};
   std::vector<Rank> leaving_ranks_;
 

@@ -5,6 +5,7 @@
 
 #include "common/base/log.h"
 #include "common/base/secret.h"
+#include "common/base/status.h"
 #include "common/base/thread.h"
 
 namespace bdn {
@@ -18,11 +19,14 @@ JobOptions WithSecret(JobOptions options) {
 
 }  // namespace
 
-JobHost::JobHost(JobOptions options, const Clock* clock)
+JobHost::JobHost(JobOptions options, const Clock* clock, Logged logged)
     : clock_(clock),
-      job_(WithSecret(std::move(options)), clock->Now()),
-      pauses_(PauseWatchOfLeases(job_.config().lease_timeout)),
-      thread_(StartThread("bdn-job", [this] { Run(); })) {}
+      is_logged_(logged.log != nullptr),
+      job_(WithSecret(std::move(options)), clock->Now(), logged.log),
+      pauses_(PauseWatchOfLeases(job_.config().lease_timeout)) {
+  if (!logged.events.empty()) job_.Resume(logged.events, clock->Now());
+  thread_ = StartThread("bdn-job", [this] { Run(); });
+}
 
 JobHost::~JobHost() { Close(); }
 
@@ -60,10 +64,10 @@ CallId JobHost::Declare(NodeId node, DeclarationPart part, absl::Duration timeou
   });
 }
 
-CallId JobHost::ArriveAtBarrier(NodeId node, const std::string& name, absl::Duration timeout,
+CallId JobHost::ArriveAtBarrier(NodeId node, const Job::Arrival& arrival, absl::Duration timeout,
                                 Done done) {
   return Call(std::move(done), [&](Job& job, absl::Time now) {
-    return job.ArriveAtBarrier(node, name, now + timeout, now);
+    return job.ArriveAtBarrier(node, arrival, now + timeout, now);
   });
 }
 
@@ -219,9 +223,11 @@ std::vector<std::function<void()>> JobHost::TakeWork() {
   seen_ = job_.revision();
   // The job keeps these calls, but nobody will end their waits any more.
   if (closed_) {
+    const absl::Status end = is_logged_ ? Unavailable("the scheduler ends, and another goes on")
+                                        : Cancelled("the scheduler is closing");
     for (auto& [call_id, done] : waiting_) {
-      work.push_back([done = std::move(done), call_id = call_id] {
-        done({call_id, absl::CancelledError("the scheduler is closing"), {}, {}});
+      work.push_back([done = std::move(done), call_id = call_id, end] {
+        done({call_id, end, {}, {}});
       });
     }
     waiting_.clear();

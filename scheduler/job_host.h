@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -25,8 +26,15 @@ class JobHost {
  public:
   using Done = std::function<void(const Job::Completion&)>;
 
+  // Where a job is logged, and the events of the scheduler before this one; empty: there was none.
+  struct Logged {
+    JobLog* log = nullptr;  // borrowed; null: the job is not logged
+    std::vector<JobEvent> events = {};
+  };
+
   // Borrows `clock`. REQUIRES: CheckJobOptions(options).ok().
-  JobHost(JobOptions options, const Clock* clock);
+  JobHost(JobOptions options, const Clock* clock) : JobHost(std::move(options), clock, Logged()) {}
+  JobHost(JobOptions options, const Clock* clock, Logged logged);
   // As Close.
   ~JobHost();
   JobHost(const JobHost&) = delete;
@@ -38,7 +46,8 @@ class JobHost {
   // and the call_id is 0.
   CallId Join(const JoinRequest& request, uint32_t version, absl::Duration timeout, Done done);
   CallId Declare(NodeId node, DeclarationPart part, absl::Duration timeout, Done done);
-  CallId ArriveAtBarrier(NodeId node, const std::string& name, absl::Duration timeout, Done done);
+  CallId ArriveAtBarrier(NodeId node, const Job::Arrival& arrival, absl::Duration timeout,
+                         Done done);
   CallId Leave(NodeId node, const absl::Status& reason, absl::Duration timeout, Done done);
   void Cancel(CallId call_id);
 
@@ -69,7 +78,8 @@ class JobHost {
   // JobHost.
   void Read(const std::function<void(const Job&, absl::Time now)>& reader) const;
 
-  // Fails waiting calls with Cancelled, and stops the thread after its last callback. Idempotent.
+  // Fails waiting calls with Cancelled, or where the job is logged with Unavailable, because
+  // another scheduler will answer them; and stops the thread after its last callback. Idempotent.
   void Close();
 
  private:
@@ -91,6 +101,7 @@ class JobHost {
 
   mutable Mutex mu_;
   CondVar changed_;
+  const bool is_logged_;
   Job job_ ABSL_GUARDED_BY(mu_);
   PauseWatch pauses_ ABSL_GUARDED_BY(mu_);
   bool closed_ ABSL_GUARDED_BY(mu_) = false;

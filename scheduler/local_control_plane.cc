@@ -86,7 +86,7 @@ class LocalControlPlane final : public ControlPlane {
 
   absl::StatusOr<std::vector<Rank>> Meet(const std::string& name, absl::Duration timeout) override {
     const Job::Completion done = Wait([&](JobHost::Done callback) {
-      return host_->ArriveAtBarrier(node(), name, timeout, std::move(callback));
+      return host_->ArriveAtBarrier(node(), {.barrier = name}, timeout, std::move(callback));
     });
     BDN_RETURN_IF_ERROR(done.status);
     return done.vacant;

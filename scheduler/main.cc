@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -21,6 +22,7 @@
 #include "common/cluster/settings.h"
 #include "common/http/metrics_page.h"
 #include "common/telemetry/registry.h"
+#include "scheduler/job_journal.h"
 #include "scheduler/job_metrics.h"
 #include "scheduler/scheduler_options.h"
 #include "scheduler/service.h"
@@ -40,12 +42,15 @@ constexpr char kUsage[] =
     "  bandoneon-scheduler --workers 2 --http-listen 127.0.0.1:7070   # with a page for browsers\n"
     "  bandoneon-scheduler --workers 2 --exit-when-done=false   # one job after another, as "
     "restarts need\n"
+    "  bandoneon-scheduler --workers 2 --listen 10.0.0.1:7000 --journal /var/lib/bandoneon\n"
+    "                                # one that is killed and started again goes on with the job\n"
     "  BANDONEON_WORKERS=8 BANDONEON_LEASE_TIMEOUT=10s bandoneon-scheduler --check-config\n"
     "\n"
     "Ends with 0 when all nodes have left or on SIGTERM, with 1 when the job failed, with 2 when "
     "it\n"
     "could not start. With --exit-when-done=false only a signal ends it. A second signal ends it "
     "at once.\n"
+    "With --journal a signal ends it, and not the job: whoever is started next goes on with that.\n"
     "\n"
     "settings:\n";
 
@@ -98,6 +103,8 @@ class DaemonLoop {
     service_->Close();
   }
   bool failed() const { return failed_; }
+  // Returns whether another scheduler has taken the job over.
+  bool superseded() const { return superseded_; }
 
  private:
   void HandleNext() {
@@ -134,6 +141,12 @@ class DaemonLoop {
     service_->EndHealth();
     if (health_ != nullptr) health_->SetServing(false);
     LogInfo("ending on %s", main_->signal());
+    if (!waiting_ && !options_.journal.empty() && !main_->lacks_memory()) {
+      LogInfo("the job goes on: its nodes wait up to %s for a scheduler that has the journal in %s",
+              absl::FormatDuration(options_.job.config.scheduler_timeout), options_.journal);
+      over_ = true;
+      return;
+    }
     if (waiting_ || options_.drain_timeout == absl::ZeroDuration() || main_->lacks_memory()) {
       return StopJob();
     }
@@ -153,7 +166,9 @@ class DaemonLoop {
     bool finished = false;
     absl::Status failure;
     bool waiting = false;
+    absl::Status superseded;
     service_->host()->Read([&](const Job& job, absl::Time) {
+      superseded = job.superseded();
       finished = job.finished();
       failure = job.failure();
       waiting = job.state() == Job::State::kWaiting;
@@ -164,6 +179,13 @@ class DaemonLoop {
       main_->supervisor().Status("a job runs");
     }
     waiting_ = waiting;
+    if (!superseded.ok()) {
+      // The nodes are told nothing: their job goes on with the other scheduler.
+      LogError("this scheduler ends, and not the job: %s", superseded.message());
+      superseded_ = true;
+      over_ = true;
+      return;
+    }
     if (!failure.ok() && !failed_) {
       failed_ = true;
       LogError("the job failed: %s", failure.message());
@@ -196,10 +218,18 @@ class DaemonLoop {
   const SchedulerOptions& options_;
   bool waiting_ = true;
   bool failed_ = false;
+  bool superseded_ = false;
   // Infinite until a signal has come; then the time until which the job may run.
   absl::Time drained_by_ = absl::InfiniteFuture();
   bool over_ = false;
 };
+
+// Logs that a job goes on which another scheduler has begun.
+void LogResumed(const JobHost::Logged& logged, const std::string& job_id) {
+  if (logged.events.empty()) return;
+  LogInfo("this scheduler goes on with job %s, by %d records of its journal", job_id,
+          logged.events.size());
+}
 
 absl::StatusOr<int> Serve(const Config& config) {
   BDN_ASSIGN_OR_RETURN(const SchedulerOptions options, ReadSchedulerOptions(config));
@@ -222,18 +252,33 @@ absl::StatusOr<int> Serve(const Config& config) {
     BDN_RETURN_IF_ERROR(
         WriteFile("http-port-file", options.http_port_file, absl::StrFormat("%d\n", page->port())));
   }
+  std::unique_ptr<JobJournal> journal;
+  if (!options.journal.empty()) {
+    // A journal that reaches a limit on files' sizes is an error of a write, and not the end.
+    std::signal(SIGXFSZ, SIG_IGN);
+    BDN_ASSIGN_OR_RETURN(journal,
+                         JobJournal::Open(options.journal, config.Text("job-id"), options.job));
+  }
   std::string listen = options.listen;
   for (bool is_first = true;; is_first = false) {
     // Each job has a service of its own: nothing of one job, secrets included, is left in the next.
-    BDN_ASSIGN_OR_RETURN(const auto service, SchedulerService::Start(listen, options.job, &clock));
+    JobOptions job_options = options.job;
+    JobHost::Logged logged;
+    if (journal != nullptr) {
+      BDN_ASSIGN_OR_RETURN(logged, journal->BeginJob(&job_options));
+      LogResumed(logged, job_options.config.job_id);
+    }
+    BDN_ASSIGN_OR_RETURN(const auto service,
+                         SchedulerService::Start(listen, job_options, &clock, std::move(logged)));
     const auto counted = AddJobMetrics(service.get(), &telemetry);
     const StatusPage::Shown shown(page.get(), service->host());
     if (is_first && !options.port_file.empty()) {
       BDN_RETURN_IF_ERROR(
           WriteFile("port-file", options.port_file, absl::StrFormat("%d\n", service->port())));
     }
-    LogInfo("job %s listens at port %d (%s) for %d worker(s) and %d server(s)", job.job_id,
-            service->port(), options.listen, job.num_workers, job.num_servers);
+    LogInfo("job %s listens at port %d (%s) for %d worker(s) and %d server(s)",
+            job_options.config.job_id, service->port(), options.listen, job.num_workers,
+            job.num_servers);
     if (health != nullptr) health->SetServing(true);
     main.supervisor().Ready();
     main.supervisor().Status("waiting for a job's nodes to join");
@@ -242,6 +287,13 @@ absl::StatusOr<int> Serve(const Config& config) {
     main.EndIfMemoryIsOut();
     if (main.signal() != nullptr) return 0;
     main.EndedInTime();
+    if (loop.superseded()) return 1;
+    if (journal != nullptr) {
+      // The service is closed, so no job logs any more.
+      const absl::Status status = journal->EndJob();
+      if (!status.ok())
+        LogWarning("the journal does not know that the job has ended: %s", status.message());
+    }
     ended.Count(loop.failed());
     if (options.exit_when_done) return loop.failed() ? 1 : 0;
     LogInfo("ready for the next job");

@@ -55,6 +55,8 @@ absl::StatusOr<NodeId> MembershipTable::Add(const JoinRequest& request, absl::Ti
                  .public_key = request.public_key,
                  .processes = request.processes};
   member.last_heard = now;
+  member.join_id = request.join_id;
+  if (request.join_id != 0) by_join_id_[request.join_id] = id;
   return id;
 }
 
@@ -65,6 +67,7 @@ void MembershipTable::Remove(NodeId node) {
   --nodes.joined;
   nodes.wanted.erase(found->second.info.rank);
   by_public_key_.erase(found->second.info.public_key);
+  by_join_id_.erase(found->second.join_id);
   members_.erase(found);
 }
 
@@ -109,7 +112,25 @@ void MembershipTable::Freeze(absl::Time now) {
   membership->MakeIndex();
   membership_ = std::move(membership);
   // The leases begin at the freeze: before it a node only waits, and sends no heartbeats.
-  for (const auto& entry : members_) Heard(entry.first, now);
+  RenewLeases(now);
+}
+
+void MembershipTable::Restore(std::shared_ptr<const Membership> membership,
+                              const std::map<NodeId, uint64_t>& join_ids, absl::Time now) {
+  membership_ = std::move(membership);
+  for (const std::vector<NodeInfo>* nodes : {&membership_->workers, &membership_->servers}) {
+    for (const NodeInfo& node : *nodes) {
+      Member& member = members_[node.id];
+      member.info = node;
+      ++Of(node.role).joined;
+      next_id_ = std::max(next_id_, node.id + 1);
+      if (const auto found = join_ids.find(node.id); found != join_ids.end()) {
+        member.join_id = found->second;
+        by_join_id_[found->second] = node.id;
+      }
+    }
+  }
+  RenewLeases(now);
 }
 
 std::vector<NodeInfo> MembershipTable::GiveRanks(Role role) {
@@ -131,7 +152,11 @@ std::vector<NodeInfo> MembershipTable::GiveRanks(Role role) {
 std::vector<int> MembershipTable::ProcessesOfWorkers() const {
   std::vector<int> processes;
   if (!frozen()) return processes;
-  for (const NodeInfo& worker : membership_->workers) processes.push_back(worker.processes);
+  processes.resize(static_cast<size_t>(workers_.expected));
+  for (const auto& [id, member] : members_) {
+    if (member.info.role != Role::kWorker) continue;
+    processes[static_cast<size_t>(member.info.rank)] = member.info.processes;
+  }
   return processes;
 }
 
@@ -140,6 +165,10 @@ void MembershipTable::SetLeaseEnd(Member* member, absl::Time end) {
   member->lease_end = end;
   // A node that is gone has no lease, but may be heard once more.
   if (member->is_here()) leases_.insert({end, member->info.id});
+}
+
+void MembershipTable::RenewLeases(absl::Time now) {
+  for (const auto& entry : members_) Heard(entry.first, now);
 }
 
 void MembershipTable::Heard(NodeId node, absl::Time now) {
@@ -151,7 +180,9 @@ void MembershipTable::Heard(NodeId node, absl::Time now) {
 
 void MembershipTable::Report(NodeId node, const NodeProgress& progress) {
   const auto found = members_.find(node);
-  if (found != members_.end()) found->second.progress.Update(progress);
+  if (found == members_.end()) return;
+  found->second.progress.Update(progress);
+  found->second.has_called = true;
 }
 
 void MembershipTable::ShortenLease(NodeId node, absl::Time end) {
@@ -194,6 +225,11 @@ const MembershipTable::Member* MembershipTable::Expired(absl::Time now) const {
 
 absl::Time MembershipTable::NextExpiry() const {
   return leases_.empty() ? absl::InfiniteFuture() : leases_.begin()->first;
+}
+
+const MembershipTable::Member* MembershipTable::FindByJoinId(uint64_t join_id) const {
+  const auto found = by_join_id_.find(join_id);
+  return found == by_join_id_.end() ? nullptr : &members_.at(found->second);
 }
 
 const MembershipTable::Member* MembershipTable::Find(NodeId node) const {

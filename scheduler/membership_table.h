@@ -26,7 +26,9 @@ class MembershipTable {
     absl::Time last_heard;
     absl::Time lease_end = absl::InfiniteFuture();
     bool left = false;
-    absl::Status evicted;  // not OK: the job goes on without it, for this reason (IsEvicted)
+    absl::Status evicted;     // not OK: the job goes on without it, for this reason (IsEvicted)
+    uint64_t join_id = 0;     // of its JoinRequest
+    bool has_called = false;  // a heartbeat of it has come, so it has the answer to its join
     NodeProgress progress;
 
     bool is_here() const { return !left && evicted.ok(); }
@@ -52,12 +54,18 @@ class MembershipTable {
   // Gives the free ranks to nodes that take any rank, in the order of ComesBefore, so that the same
   // nodes get the same ranks in whatever order they join; and starts the leases. REQUIRES: full().
   void Freeze(absl::Time now);
+  // Takes over the table of another scheduler as it was at its Freeze. REQUIRES: no node was added;
+  // the membership has as many nodes as expected.
+  void Restore(std::shared_ptr<const Membership> membership,
+               const std::map<NodeId, uint64_t>& join_ids, absl::Time now);
   // Null before Freeze.
   std::shared_ptr<const Membership> membership() const { return membership_; }
 
   // Returns the numbers of processes, by rank. Empty before Freeze.
   std::vector<int> ProcessesOfWorkers() const;
 
+  // Gives all nodes that are here a whole lease.
+  void RenewLeases(absl::Time now);
   // Renews the node's lease.
   void Heard(NodeId node, absl::Time now);
   void Report(NodeId node, const NodeProgress& progress);
@@ -74,6 +82,8 @@ class MembershipTable {
   const Member* Expired(absl::Time now) const;
   absl::Time NextExpiry() const;
 
+  // Returns the node that joined with that number, which is not 0; null where none has.
+  const Member* FindByJoinId(uint64_t join_id) const;
   // Returns null for an unknown id.
   const Member* Find(NodeId node) const;
   const std::map<NodeId, Member>& members() const { return members_; }
@@ -104,6 +114,7 @@ class MembershipTable {
   NodeId next_id_ = 1;
   std::map<NodeId, Member> members_;           // by node id, which is the order of joining
   std::map<PublicKey, NodeId> by_public_key_;  // of nodes that have one
+  std::map<uint64_t, NodeId> by_join_id_;      // of nodes that have one
   size_t num_gone_ = 0;                        // nodes that are not here any more
   // Ends of the leases of nodes that are here.
   std::set<std::pair<absl::Time, NodeId>> leases_;

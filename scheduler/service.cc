@@ -38,8 +38,8 @@ constexpr int kMostCallsAtOnce = 64;
 
 class ServiceImpl final : public SchedulerService {
  public:
-  ServiceImpl(JobOptions options, const Clock* clock)
-      : limits_(options.request_limits), core_(std::move(options), clock) {}
+  ServiceImpl(JobOptions options, const Clock* clock, JobHost::Logged logged)
+      : limits_(options.request_limits), core_(std::move(options), clock, std::move(logged)) {}
   ~ServiceImpl() override { Close(); }
 
   absl::Status Listen(const std::string& listen);
@@ -78,7 +78,7 @@ class ServiceImpl final : public SchedulerService {
   CallId OnAcknowledge(AcknowledgeCall* call);
   CallId OnWaits(WaitsCall* call);
   CallId OnStatus(StatusCall* call);
-  void WriteJoined(const JoinResult& joined, wire::JoinReply* reply);
+  void WriteJoined(const JoinResult& joined, JoinCall* call);
 
   template <typename Request, typename Reply>
   Method ServedBy(CallId (ServiceImpl::*handler)(UnaryCall<Request, Reply>*));
@@ -103,21 +103,24 @@ CallId ServiceImpl::OnJoin(JoinCall* call) {
     status = CheckCallerRole(core_.credentials(), call->context(), RoleName(request->role));
   }
   // A caller of another version has no nonce that we know: it is told which version we speak.
-  if (status.ok() && message.version() == kControlVersion)
-    status = core_.TakeNonce(message.nonce());
+  if (status.ok() && message.version() == kControlVersion) {
+    status = message.join_id() == 0
+                 ? InvalidArgument("%s joins without a number of its own", request->host)
+                 : core_.TakeNonce(message.nonce());
+  }
   if (!status.ok()) return call->FinishNow(status);
   return call->FinishLater(core_.host()->Join(*request, message.version(),
                                               TimeoutFromMilliseconds(message.timeout_ms()),
                                               [this, call](const Job::Completion& done) {
-                                                if (done.status.ok())
-                                                  WriteJoined(done.join, call->reply());
+                                                if (done.status.ok()) WriteJoined(done.join, call);
                                                 call->Finish(done.status);
                                               }));
 }
 
-void ServiceImpl::WriteJoined(const JoinResult& joined, wire::JoinReply* reply) {
+void ServiceImpl::WriteJoined(const JoinResult& joined, JoinCall* call) {
+  wire::JoinReply* const reply = call->reply();
   reply->mutable_caller()->set_node(joined.node);
-  reply->mutable_caller()->set_incarnation(core_.SecretOf(joined.node));
+  reply->mutable_caller()->set_incarnation(call->request().join_id());
   reply->set_rank(joined.rank);
   Write(joined.config, reply->mutable_config());
   Write(*joined.membership, reply->mutable_membership());
@@ -157,8 +160,8 @@ CallId ServiceImpl::OnBarrier(BarrierCall* call) {
   const absl::Status status = core_.CheckCaller(message.caller());
   if (!status.ok()) return call->FinishNow(status);
   return call->FinishLater(core_.host()->ArriveAtBarrier(
-      message.caller().node(), message.name(), TimeoutFromMilliseconds(message.timeout_ms()),
-      [call](const Job::Completion& done) {
+      message.caller().node(), {message.name(), message.number(), message.first_open()},
+      TimeoutFromMilliseconds(message.timeout_ms()), [call](const Job::Completion& done) {
         for (const Rank rank : done.vacant) call->reply()->add_vacant(rank);
         call->Finish(done.status);
       }));
@@ -190,32 +193,19 @@ CallId ServiceImpl::OnHeartbeat(HeartbeatCall* call) {
   const absl::StatusOr<std::vector<RankWait>> waits = ReadWaits(message);
   if (!waits.ok()) return call->FinishNow(Annotate(waits.status(), "heartbeat"));
   const NodeId node = message.caller().node();
-  if (!retired->empty()) {
-    if (const absl::Status told = core_.host()->Retire(node, *retired); !told.ok()) {
-      return call->FinishNow(told);
-    }
-  }
-  if (!reports->empty()) {
-    if (const absl::Status told = core_.host()->Report(node, *reports); !told.ok()) {
-      return call->FinishNow(told);
-    }
-  }
-  if (!quality->empty()) {
-    if (const absl::Status told = core_.host()->ReportQuality(node, *quality); !told.ok()) {
-      return call->FinishNow(told);
-    }
-  }
-  if (!waits->empty()) {
-    if (const absl::Status told = core_.host()->ReportWaits(node, *waits); !told.ok()) {
-      return call->FinishNow(told);
-    }
-  }
-  return call->FinishNow(core_.host()->Heartbeat(node, {.step = message.step(),
-                                                        .bytes_sent = message.bytes_sent(),
-                                                        .bytes_received = message.bytes_received(),
-                                                        .held = Read(message.held()),
-                                                        .stages = *stages,
-                                                        .ended = message.ended()}));
+  JobHost* const host = core_.host();
+  // The lease is renewed first: what follows may fail because of the scheduler itself.
+  absl::Status told = host->Heartbeat(node, {.step = message.step(),
+                                             .bytes_sent = message.bytes_sent(),
+                                             .bytes_received = message.bytes_received(),
+                                             .held = Read(message.held()),
+                                             .stages = *stages,
+                                             .ended = message.ended()});
+  if (told.ok() && !retired->empty()) told = host->Retire(node, *retired);
+  if (told.ok() && !reports->empty()) told = host->Report(node, *reports);
+  if (told.ok() && !quality->empty()) told = host->ReportQuality(node, *quality);
+  if (told.ok() && !waits->empty()) told = host->ReportWaits(node, *waits);
+  return call->FinishNow(told);
 }
 
 CallId ServiceImpl::OnAcknowledge(AcknowledgeCall* call) {
@@ -342,9 +332,10 @@ void ServiceImpl::Close() {
 
 absl::StatusOr<std::unique_ptr<SchedulerService>> SchedulerService::Start(const std::string& listen,
                                                                           JobOptions options,
-                                                                          const Clock* clock) {
+                                                                          const Clock* clock,
+                                                                          JobHost::Logged logged) {
   BDN_RETURN_IF_ERROR(CheckJobOptions(options));
-  auto service = std::make_unique<ServiceImpl>(std::move(options), clock);
+  auto service = std::make_unique<ServiceImpl>(std::move(options), clock, std::move(logged));
   BDN_RETURN_IF_ERROR(service->Listen(listen));
   return std::unique_ptr<SchedulerService>(std::move(service));
 }

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -30,11 +31,19 @@ class SchedulerService {
     uint64_t connections_cut = 0;
   };
 
-  // Serves at `listen` (host:port, port 0 for a free one). `clock` is borrowed. InvalidArgument for
-  // bad options or a bad address; Unavailable where the address is in use.
+  // Serves at `listen` (host:port, port 0 for a free one). `clock` is borrowed; `logged` as for
+  // JobHost. InvalidArgument for bad options or a bad address; Unavailable where the address is in
+  // use.
   static absl::StatusOr<std::unique_ptr<SchedulerService>> Start(const std::string& listen,
                                                                  JobOptions options,
-                                                                 const Clock* clock);
+                                                                 const Clock* clock,
+                                                                 JobHost::Logged logged);
+  // The same without a log.
+  static absl::StatusOr<std::unique_ptr<SchedulerService>> Start(const std::string& listen,
+                                                                 JobOptions options,
+                                                                 const Clock* clock) {
+    return Start(listen, std::move(options), clock, JobHost::Logged());
+  }
   // As Close.
   virtual ~SchedulerService() = default;
 

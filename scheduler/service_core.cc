@@ -1,8 +1,7 @@
 #include "scheduler/service_core.h"
 
-#include <cstring>
+#include <optional>
 
-#include "common/base/secret.h"
 #include "common/base/status.h"
 #include "common/cluster/control_channel.h"
 
@@ -14,11 +13,11 @@ constexpr size_t kMostNonces = size_t{1} << 17;
 
 }  // namespace
 
-ServiceCore::ServiceCore(JobOptions options, const Clock* clock)
+ServiceCore::ServiceCore(JobOptions options, const Clock* clock, JobHost::Logged logged)
     : clock_(clock),
       credentials_(options.credentials),
       newcomers_({}, clock),
-      host_(std::move(options), clock),
+      host_(std::move(options), clock, std::move(logged)),
       refusal_log_(clock) {}
 
 const Method* ServiceCore::FindMethod(const std::string& name) const {
@@ -35,18 +34,14 @@ absl::Status ServiceCore::Authorize(const grpc::ServerContext& context) {
   return status;
 }
 
-uint64_t ServiceCore::SecretOf(NodeId node) {
-  MutexLock lock(&mu_);
-  const auto [place, added] = secrets_.try_emplace(node, 0);
-  if (added) std::memcpy(&place->second, RandomSecret().data(), sizeof(place->second));
-  return place->second;
-}
-
 absl::Status ServiceCore::CheckCaller(const bandoneon::control::Caller& caller) const {
-  MutexLock lock(&mu_);
-  const auto secret = secrets_.find(caller.node());
-  if (secret == secrets_.end()) return NotFound("node %d is not of this job", caller.node());
-  if (secret->second == caller.incarnation()) return absl::OkStatus();
+  std::optional<uint64_t> join_id;
+  host_.Read([&](const Job& job, absl::Time) {
+    const MembershipTable::Member* member = job.table().Find(caller.node());
+    if (member != nullptr && job.table().frozen()) join_id = member->join_id;
+  });
+  if (!join_id.has_value()) return NotFound("node %d is not of this job", caller.node());
+  if (*join_id == caller.incarnation()) return absl::OkStatus();
   return FailedPrecondition("who calls as node %d joined a scheduler that is gone, or is another",
                             caller.node());
 }

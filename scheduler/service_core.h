@@ -56,7 +56,7 @@ struct Method {
 // where a comment names a thread.
 class ServiceCore {
  public:
-  ServiceCore(JobOptions options, const Clock* clock);
+  ServiceCore(JobOptions options, const Clock* clock, JobHost::Logged logged);
 
   JobHost* host() { return &host_; }
   const Clock* clock() const { return clock_; }
@@ -74,9 +74,6 @@ class ServiceCore {
   // Checks whether the call shows the proofs that the job asks of every caller. Logs refusals, one
   // a second.
   absl::Status Authorize(const grpc::ServerContext& context);
-  // Returns the secret of a node that has joined, which a caller in its name shows. The first call
-  // for a node makes the secret.
-  uint64_t SecretOf(NodeId node);
   // Checks whether the caller is a node of this job, and not of one that another scheduler ran
   // here.
   absl::Status CheckCaller(const bandoneon::control::Caller& caller) const;
@@ -110,7 +107,6 @@ class ServiceCore {
 
   LimitedLog refusal_log_;
   mutable Mutex mu_;
-  std::map<NodeId, uint64_t> secrets_ ABSL_GUARDED_BY(mu_);
   std::set<uint64_t> nonces_ ABSL_GUARDED_BY(mu_);
   WorkThread work_;  // destroyed first: its tasks use all of the above
 };

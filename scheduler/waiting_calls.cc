@@ -32,6 +32,14 @@ WaitingCall WaitingCalls::Take(CallId id) {
   return call;
 }
 
+void WaitingCalls::Clear() {
+  calls_.clear();
+  by_subject_.clear();
+  by_deadline_.clear();
+  by_node_.clear();
+  declaring_.clear();
+}
+
 std::vector<CallId> WaitingCalls::All() const {
   std::vector<CallId> ids;
   ids.reserve(calls_.size());

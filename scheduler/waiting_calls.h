@@ -42,6 +42,8 @@ class WaitingCalls {
   CallId Add(WaitingCall call);
   // Returns null once the call is answered.
   const WaitingCall* Find(CallId id) const;
+  // Forgets all calls, whose callers are gone.
+  void Clear();
   // Forgets the call, which is being answered. REQUIRES: Find(id) is not null.
   WaitingCall Take(CallId id);
 

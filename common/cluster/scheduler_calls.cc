@@ -80,8 +80,9 @@ SchedulerCalls::~SchedulerCalls() = default;
 
 bool SchedulerCalls::IsConnected() const { return channel_->GetState(false) == GRPC_CHANNEL_READY; }
 
-void SchedulerCalls::SetSelf(NodeId node, uint64_t incarnation) {
+void SchedulerCalls::SetSelf(NodeId node, uint64_t incarnation, absl::Duration scheduler_timeout) {
   MutexLock lock(&mu_);
+  scheduler_timeout_ = scheduler_timeout;
   node_ = node;
   incarnation_ = incarnation;
 }
@@ -165,6 +166,19 @@ absl::Status SchedulerCalls::Retry(absl::Time deadline,
     if (status.code() != absl::StatusCode::kUnavailable || clock_->Now() >= deadline) return status;
     if (!WaitToRetry()) return status;
   }
+}
+
+absl::Status SchedulerCalls::RetryAtReturn(
+    absl::Time deadline, const std::function<absl::Status(absl::Duration left)>& attempt) {
+  bool returns;
+  {
+    MutexLock lock(&mu_);
+    returns = scheduler_timeout_ > absl::ZeroDuration();
+  }
+  const auto once = [&] {
+    return attempt(std::max(deadline - clock_->Now(), absl::ZeroDuration()));
+  };
+  return returns ? Retry(deadline, once) : once();
 }
 
 bool SchedulerCalls::WaitInJob(absl::Time until) {
@@ -345,7 +359,8 @@ absl::Status SchedulerCalls::OnHeartbeat(const Attempt& answered, absl::Time beg
     // The connection that worked is kept: a new one for every heartbeat would cost a handshake
     // each.
     spare_ = answered.stub;
-    if (clock_->Now() - silent_since_ <= kMostSilence * timeout) return status;
+    const absl::Duration most = std::max(kMostSilence * timeout, scheduler_timeout_);
+    if (clock_->Now() - silent_since_ <= most) return status;
     return Aborted("the connection to the scheduler at %s has carried nothing for %.0f s", address_,
                    absl::ToDoubleSeconds(clock_->Now() - silent_since_));
   }

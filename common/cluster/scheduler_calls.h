@@ -64,8 +64,9 @@ class SchedulerCalls {
   // Explains a raw error of Join to the node that wanted to join.
   absl::Status ExplainJoin(const absl::Status& error, absl::Duration waited);
 
-  // Sets the caller of all calls from the join on; SetCaller fills it into a request.
-  void SetSelf(NodeId node, uint64_t incarnation);
+  // Sets the caller of all calls from the join on, and the time for which a scheduler that has gone
+  // may be waited for; SetCaller fills the caller into a request.
+  void SetSelf(NodeId node, uint64_t incarnation, absl::Duration scheduler_timeout);
   void SetCaller(bandoneon::control::Caller* caller) const;
 
   // These wait for other nodes, and log that after every interval.
@@ -93,6 +94,10 @@ class SchedulerCalls {
 
   // Repeats `attempt`, which must be harmless to repeat, while the scheduler cannot be reached.
   absl::Status Retry(absl::Time deadline, const std::function<absl::Status()>& attempt);
+  // Repeats `attempt` likewise, if the scheduler keeps a journal: one that starts again then
+  // answers. Each attempt is given the time that is left.
+  absl::Status RetryAtReturn(absl::Time deadline,
+                             const std::function<absl::Status(absl::Duration left)>& attempt);
   // Waits until that time. Returns false, at once, when this node's part in the job is over.
   bool WaitInJob(absl::Time until);
   // Waits likewise until it is time for another attempt at a call that a broken connection ended.
@@ -147,6 +152,7 @@ class SchedulerCalls {
   absl::Time silent_since_ ABSL_GUARDED_BY(mu_);
   NodeId node_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t incarnation_ ABSL_GUARDED_BY(mu_) = 0;
+  absl::Duration scheduler_timeout_ ABSL_GUARDED_BY(mu_) = absl::ZeroDuration();
   bool left_ ABSL_GUARDED_BY(mu_) = false;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(mu_);

@@ -89,6 +89,8 @@ class GrpcControlPlane final : public ControlPlane {
   // Null: no quality is reported.
   std::function<std::vector<QualityGroup>()> read_quality_ ABSL_GUARDED_BY(mu_);
   std::function<std::vector<RankWait>()> read_waits_ ABSL_GUARDED_BY(mu_);  // null: of no server
+  uint64_t arrivals_ ABSL_GUARDED_BY(mu_) = 0;                              // at barriers
+  std::set<uint64_t> open_arrivals_ ABSL_GUARDED_BY(mu_);  // those without an answer
   ReportBuffer reports_waiting_ ABSL_GUARDED_BY(mu_);
   std::set<uint32_t> retired_ ABSL_GUARDED_BY(mu_);  // kept until the scheduler has answered
   std::thread heartbeat_thread_ ABSL_GUARDED_BY(mu_);
@@ -103,6 +105,7 @@ absl::StatusOr<JoinResult> GrpcControlPlane::Join(const JoinRequest& request,
   Write(request, &message);
   wire::JoinReply reply;
   absl::Status end;
+  message.set_join_id(RandomNonce());
   const absl::Time begun = clock_->Now();
   const absl::Time deadline = begun + timeout;
   absl::Time report = begun + reports_.first_of_join;
@@ -143,7 +146,7 @@ absl::StatusOr<JoinResult> GrpcControlPlane::Join(const JoinRequest& request,
     return Internal("scheduler at %s told the processes of %d workers, of %d", calls_.address(),
                     result.processes.size(), result.config.num_workers);
   }
-  calls_.SetSelf(result.node, reply.caller().incarnation());
+  calls_.SetSelf(result.node, reply.caller().incarnation(), result.config.scheduler_timeout);
   SetLogPlace({.role = std::string(RoleName(request.role)),
                .job = result.config.job_id,
                .node = result.node,
@@ -252,9 +255,23 @@ absl::StatusOr<std::vector<Rank>> GrpcControlPlane::Meet(const std::string& name
   wire::BarrierRequest message;
   calls_.SetCaller(message.mutable_caller());
   message.set_name(name);
-  message.set_timeout_ms(TimeoutToMilliseconds(timeout));
+  {
+    MutexLock lock(&mu_);
+    message.set_number(++arrivals_);
+    open_arrivals_.insert(arrivals_);
+    message.set_first_open(*open_arrivals_.begin());
+  }
+  const absl::Time deadline = clock_->Now() + timeout;
   wire::BarrierReply reply;
-  BDN_RETURN_IF_ERROR(calls_.Barrier(message, timeout + kAnswerGrace, &reply));
+  const absl::Status status = calls_.RetryAtReturn(deadline, [&](absl::Duration left) {
+    message.set_timeout_ms(TimeoutToMilliseconds(left));
+    return calls_.Barrier(message, left + kAnswerGrace, &reply);
+  });
+  {
+    MutexLock lock(&mu_);
+    open_arrivals_.erase(message.number());
+  }
+  BDN_RETURN_IF_ERROR(status);
   return ReadRising({reply.vacant().data(), static_cast<size_t>(reply.vacant().size())});
 }
 
@@ -289,8 +306,10 @@ absl::Status GrpcControlPlane::Leave(const absl::Status& reason, absl::Duration 
   wire::LeaveRequest message;
   calls_.SetCaller(message.mutable_caller());
   Write(reason, message.mutable_reason());
-  message.set_timeout_ms(TimeoutToMilliseconds(timeout));
-  return calls_.Leave(message, timeout + kAnswerGrace);
+  return calls_.RetryAtReturn(clock_->Now() + timeout, [&](absl::Duration left) {
+    message.set_timeout_ms(TimeoutToMilliseconds(left));
+    return calls_.Leave(message, left + kAnswerGrace);
+  });
 }
 
 void GrpcControlPlane::Close() {
@@ -367,33 +386,46 @@ absl::Status GrpcControlPlane::SendHeartbeat(absl::Duration patience) {
 void GrpcControlPlane::RunHeartbeats() {
   absl::Duration interval;
   absl::Duration lease;
+  absl::Duration patience;
   {
     MutexLock lock(&mu_);
     interval = config_.heartbeat_interval;
     lease = config_.lease_timeout;
+    patience = std::max(lease, config_.scheduler_timeout);
   }
   absl::Time begun = clock_->Now();
   absl::Time answered = begun;
   absl::Duration pause = interval;
   int unanswered = 0;
+  bool is_away = false;
   while (calls_.WaitInJob(begun + pause)) {
     begun = clock_->Now();
     // Half a lease at most: a heartbeat without an answer leaves time for another.
     const absl::Status status = SendHeartbeat(lease / 2);
+    const double silence = absl::ToDoubleSeconds(clock_->Now() - answered);
     ++unanswered;
     // More tensors may be retired than one heartbeat takes, so the next follows at once.
     pause = status.ok() && HasRetired() ? absl::ZeroDuration() : interval;
     if (status.ok()) {
+      if (is_away)
+        LogInfo("the scheduler at %s answers again, after %.1f s", calls_.address(), silence);
+      is_away = false;
       answered = clock_->Now();
       unanswered = 0;
     } else if (status.code() != absl::StatusCode::kUnavailable &&
                status.code() != absl::StatusCode::kDeadlineExceeded &&
                status.code() != absl::StatusCode::kCancelled) {
       return calls_.Fail(status);  // the job has failed, or the scheduler does not know this node
-    } else if (clock_->Now() - answered > lease && unanswered > 1) {
+    } else if (clock_->Now() - answered > patience && unanswered > 1) {
       // A single unanswered heartbeat may only mean that this process itself was held up.
-      return calls_.Fail(Aborted("scheduler at %s stopped answering %.1f s ago", calls_.address(),
-                                 absl::ToDoubleSeconds(clock_->Now() - answered)));
+      return calls_.Fail(
+          Aborted("scheduler at %s stopped answering %.1f s ago", calls_.address(), silence));
+    } else if (clock_->Now() - answered > lease && !is_away) {
+      is_away = true;
+      LogWarning(
+          "the scheduler at %s has not answered for %.1f s: training goes on, and this node "
+          "waits up to %s for a scheduler with the job's journal",
+          calls_.address(), silence, absl::FormatDuration(patience));
     }
   }
 }

@@ -111,7 +111,7 @@ constexpr Setting kSchedulerSettings[] = {
     {"journal", "",
      "directory of the journal, from which a scheduler that starts again goes on with the job; "
      "empty: with the scheduler the job ends"},
-    {"scheduler-timeout", "10min",
+    {"scheduler-timeout", "10m",
      "with a journal: how long nodes wait for a scheduler that does not answer"},
     {"max-job-bytes", "256GiB", "what all tensors of the job may have together, as float32"},
     {"max-tensors", "1048576", "how many tensors the job may declare, broadcasts included"},

@@ -33,6 +33,7 @@ TEST(BusyScheduler, HeartbeatsAndLeasesGoOn) {
     Write(JoinRequest{.role = role, .endpoints = {EndpointOf("tcp://x")}, .host = "h"}, &request);
     request.set_timeout_ms(-1);
     request.set_nonce(nonce);
+    request.set_join_id(nonce);
     wire::JoinReply reply;
     grpc::ClientContext context;
     EXPECT_TRUE(stub->Join(&context, request, &reply).ok());

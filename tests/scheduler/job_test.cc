@@ -189,7 +189,7 @@ TEST_F(JobTest, ANodeWhoseJoinIsCancelledIsForgotten) {
 
 TEST_F(JobTest, ASilentNodeFailsTheJobWhenItsLeaseEnds) {
   Fill(2, 1);
-  const CallId barrier = job_->ArriveAtBarrier(1, "b", At(kNever), At(1));
+  const CallId barrier = job_->ArriveAtBarrier(1, {"b"}, At(kNever), At(1));
   for (const NodeId node : {1, 3}) EXPECT_TRUE(job_->Heartbeat(node, {}, At(4)).ok());
   EXPECT_EQ(job_->NextDeadline(), At(5));
   job_->Advance(At(4.9));
@@ -212,7 +212,7 @@ TEST_F(JobTest, OfASilentNodeTheLastStepIsSaid) {
 
 TEST_F(JobTest, AHostOfSeveralProcessesIsNamedWithTheirRanks) {
   FillHosts({2, 3, 1});
-  const CallId barrier = job_->ArriveAtBarrier(1, "b", At(2), At(1));
+  const CallId barrier = job_->ArriveAtBarrier(1, {"b"}, At(2), At(1));
   job_->Advance(At(2));
   EXPECT_EQ(MessageOf(barrier), "barrier 'b': waiting for host 1 (ranks 2-4), host 2 (rank 5)");
   const CallId declaration = Declare(2, {Tensor("a")}, 3, 2);
@@ -341,38 +341,38 @@ TEST_F(JobTest, OnlyServersAcknowledgeAndOnlyWhatExists) {
 TEST_F(JobTest, OnlyWorkersDeclareAndMeetAtBarriers) {
   Fill(1, 1);
   EXPECT_EQ(StatusOf(Declare(2, {Tensor("a")})).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(StatusOf(job_->ArriveAtBarrier(2, "b", At(9), At(0))).code(),
+  EXPECT_EQ(StatusOf(job_->ArriveAtBarrier(2, {"b"}, At(9), At(0))).code(),
             absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(JobTest, ABarrierIsPassedByThoseWhoAreThereAtOnce) {
   Fill(2, 1);
-  const CallId early = job_->ArriveAtBarrier(1, "b", At(1), At(0));
+  const CallId early = job_->ArriveAtBarrier(1, {"b"}, At(1), At(0));
   job_->Advance(At(1));
   EXPECT_EQ(MessageOf(early), "barrier 'b': waiting for worker 1");
-  const CallId second = job_->ArriveAtBarrier(2, "b", At(kNever), At(1));
+  const CallId second = job_->ArriveAtBarrier(2, {"b"}, At(kNever), At(1));
   EXPECT_FALSE(Answered(second));
-  const CallId again = job_->ArriveAtBarrier(1, "b", At(kNever), At(1));
+  const CallId again = job_->ArriveAtBarrier(1, {"b"}, At(kNever), At(1));
   EXPECT_TRUE(StatusOf(second).ok());
   EXPECT_TRUE(StatusOf(again).ok());
 }
 
 TEST_F(JobTest, OneOfTwoWaitsAtABarrierMayBeGivenUp) {
   Fill(2, 1);
-  const CallId first = job_->ArriveAtBarrier(1, "b", At(kNever), At(0));
-  const CallId second = job_->ArriveAtBarrier(1, "b", At(kNever), At(0));
+  const CallId first = job_->ArriveAtBarrier(1, {"b"}, At(kNever), At(0));
+  const CallId second = job_->ArriveAtBarrier(1, {"b"}, At(kNever), At(0));
   job_->Cancel(first);
-  job_->ArriveAtBarrier(2, "b", At(kNever), At(0));
+  job_->ArriveAtBarrier(2, {"b"}, At(kNever), At(0));
   EXPECT_TRUE(StatusOf(second).ok());
 }
 
 TEST_F(JobTest, BarriersAreBounded) {
   Fill(2, 1);
-  EXPECT_THAT(MessageOf(job_->ArriveAtBarrier(1, std::string(256, 'b'), At(9), At(0))),
+  EXPECT_THAT(MessageOf(job_->ArriveAtBarrier(1, {std::string(256, 'b')}, At(9), At(0))),
               HasSubstr("256 bytes"));
   CallId last = 0;
   for (int i = 0; i <= 4096; ++i) {
-    last = job_->ArriveAtBarrier(1, std::to_string(i), At(9), At(0));
+    last = job_->ArriveAtBarrier(1, {std::to_string(i)}, At(9), At(0));
   }
   EXPECT_EQ(StatusOf(last).code(), absl::StatusCode::kResourceExhausted);
 }
@@ -399,13 +399,13 @@ TEST_F(JobTest, ABarrierOrDeclarationDoesNotWaitForAWorkerThatLeaves) {
   const CallId declared = Declare(2, {Tensor("a")});
   const CallId passed = Declare(1, {Tensor("a")});
   EXPECT_TRUE(Install(3, 1).ok());
-  const CallId early = job_->ArriveAtBarrier(2, "b", At(kNever), At(0));
+  const CallId early = job_->ArriveAtBarrier(2, {"b"}, At(kNever), At(0));
   job_->Leave(1, absl::OkStatus(), At(kNever), At(0));
   EXPECT_TRUE(StatusOf(declared).ok());
   EXPECT_TRUE(StatusOf(passed).ok());
   EXPECT_EQ(StatusOf(early).code(), absl::StatusCode::kAborted);
   EXPECT_EQ(MessageOf(early), "barrier 'b': worker 0 is leaving the job instead");
-  EXPECT_EQ(MessageOf(job_->ArriveAtBarrier(2, "c", At(kNever), At(0))),
+  EXPECT_EQ(MessageOf(job_->ArriveAtBarrier(2, {"c"}, At(kNever), At(0))),
             "barrier 'c': worker 0 is leaving the job instead");
   EXPECT_EQ(MessageOf(Declare(2, {Tensor("b")})),
             "declaring tensors: worker 0 is leaving the job instead");
@@ -414,7 +414,7 @@ TEST_F(JobTest, ABarrierOrDeclarationDoesNotWaitForAWorkerThatLeaves) {
 
 TEST_F(JobTest, ABarrierOfANameWithANulIsRefused) {
   Fill(2, 1);
-  const CallId barrier = job_->ArriveAtBarrier(1, std::string("a\0z", 3), At(kNever), At(1));
+  const CallId barrier = job_->ArriveAtBarrier(1, {std::string("a\0z", 3)}, At(kNever), At(1));
   EXPECT_EQ(MessageOf(barrier), "barrier 'a\\x00z' contains NUL");
 }
 
@@ -470,7 +470,7 @@ TEST_F(JobTest, ADeclarationThatFailedForWhoIsLeavingIsForgotten) {
 
 TEST_F(JobTest, ABarrierEndsWhenTheLastWorkerLeaves) {
   Fill(2, 1);
-  const CallId waiting = job_->ArriveAtBarrier(1, "b", At(kNever), At(0));
+  const CallId waiting = job_->ArriveAtBarrier(1, {"b"}, At(kNever), At(0));
   job_->Leave(1, absl::OkStatus(), At(kNever), At(0));
   EXPECT_FALSE(Answered(waiting));
   job_->Leave(2, absl::OkStatus(), At(kNever), At(0));
@@ -480,10 +480,10 @@ TEST_F(JobTest, ABarrierEndsWhenTheLastWorkerLeaves) {
 
 TEST_F(JobTest, AWorkerThatLeavesMayHaveCome) {
   Fill(2, 1);
-  const CallId first = job_->ArriveAtBarrier(1, "b", At(kNever), At(0));
+  const CallId first = job_->ArriveAtBarrier(1, {"b"}, At(kNever), At(0));
   const CallId declared = Declare(1, {Tensor("a")});
   job_->Leave(1, absl::OkStatus(), At(kNever), At(0));
-  EXPECT_TRUE(StatusOf(job_->ArriveAtBarrier(2, "b", At(kNever), At(0))).ok());
+  EXPECT_TRUE(StatusOf(job_->ArriveAtBarrier(2, {"b"}, At(kNever), At(0))).ok());
   EXPECT_TRUE(StatusOf(first).ok());
   const CallId second = Declare(2, {Tensor("a")});
   EXPECT_TRUE(Install(3, 1).ok());
@@ -540,7 +540,7 @@ TEST_F(JobTest, KnowsWhoWentBeforeItFailed) {
 TEST_F(JobTest, KnowsWhatANodeWaitsFor) {
   Fill(2, 1);
   EXPECT_EQ(job_->WaitsOf(1), "");
-  const CallId barrier = job_->ArriveAtBarrier(1, "b", At(kNever), At(0));
+  const CallId barrier = job_->ArriveAtBarrier(1, {"b"}, At(kNever), At(0));
   Declare(1, {Tensor("w")});
   EXPECT_EQ(job_->WaitsOf(1),
             "barrier 'b': waiting for worker 1; waiting for worker 1 to declare the same tensors");
@@ -654,8 +654,8 @@ TEST_F(JobTest, WorkersLearnOfTheServersAlone) {
 
 TEST_F(JobTest, ABarrierThatALeavingWorkerGivesUpEnds) {
   Fill(3, 1);
-  const CallId given_up = job_->ArriveAtBarrier(1, "b", At(kNever), At(0));
-  const CallId waiting = job_->ArriveAtBarrier(2, "b", At(kNever), At(0));
+  const CallId given_up = job_->ArriveAtBarrier(1, {"b"}, At(kNever), At(0));
+  const CallId waiting = job_->ArriveAtBarrier(2, {"b"}, At(kNever), At(0));
   job_->Leave(1, absl::OkStatus(), At(kNever), At(0));
   EXPECT_FALSE(Answered(waiting));
   job_->Cancel(given_up);
@@ -711,7 +711,7 @@ TEST_F(LostWorkerTest, ItselfIsToldThatTheJobGoesOnWithoutIt) {
   EXPECT_EQ(std::string(told.message()),
             "the job goes on without worker 1 (node 2, host:1), which stopped answering 5.5 s ago");
   EXPECT_TRUE(IsEvicted(job_->Heartbeat(2, {}, At(10))));
-  EXPECT_TRUE(IsEvicted(StatusOf(job_->ArriveAtBarrier(2, "b", At(kNever), At(10)))));
+  EXPECT_TRUE(IsEvicted(StatusOf(job_->ArriveAtBarrier(2, {"b"}, At(kNever), At(10)))));
   EXPECT_TRUE(IsEvicted(StatusOf(Declare(2, {Tensor("w")}, kNever, 10))));
   EXPECT_TRUE(IsEvicted(StatusOf(job_->Leave(2, absl::OkStatus(), At(kNever), At(10)))));
   EXPECT_TRUE(IsEvicted(StatusOf(job_->Leave(2, absl::AbortedError("x"), At(kNever), At(10)))));
@@ -743,8 +743,8 @@ TEST_F(LostWorkerTest, AWorkersErrorStillEndsTheJob) {
 }
 
 TEST_F(LostWorkerTest, ABarrierThatWaitedForItIsFullAndTellsAllTheSame) {
-  const CallId first = job_->ArriveAtBarrier(1, "b", At(kNever), At(0));
-  const CallId third = job_->ArriveAtBarrier(3, "b", At(kNever), At(0));
+  const CallId first = job_->ArriveAtBarrier(1, {"b"}, At(kNever), At(0));
+  const CallId third = job_->ArriveAtBarrier(3, {"b"}, At(kNever), At(0));
   EXPECT_FALSE(Answered(first));
   job_->Lost(2, "was killed");
   EXPECT_TRUE(StatusOf(first).ok());
@@ -753,14 +753,14 @@ TEST_F(LostWorkerTest, ABarrierThatWaitedForItIsFullAndTellsAllTheSame) {
 }
 
 TEST_F(LostWorkerTest, ItsOwnWaitsEndAndABarrierOfItsAloneIsGone) {
-  const CallId alone = job_->ArriveAtBarrier(2, "alone", At(kNever), At(0));
+  const CallId alone = job_->ArriveAtBarrier(2, {"alone"}, At(kNever), At(0));
   const CallId declared = Declare(2, {Tensor("w")});
   job_->Lost(2, "was killed");
   EXPECT_TRUE(IsEvicted(StatusOf(alone)));
   EXPECT_TRUE(IsEvicted(StatusOf(declared)));
-  const CallId one = job_->ArriveAtBarrier(1, "alone", At(kNever), At(0));
+  const CallId one = job_->ArriveAtBarrier(1, {"alone"}, At(kNever), At(0));
   EXPECT_FALSE(Answered(one));
-  (void)job_->ArriveAtBarrier(3, "alone", At(kNever), At(0));
+  (void)job_->ArriveAtBarrier(3, {"alone"}, At(kNever), At(0));
   EXPECT_TRUE(StatusOf(one).ok());
 }
 
@@ -831,9 +831,9 @@ TEST_F(LostWorkerTest, OneThatWasLeavingIsWaitedForNoMore) {
   const CallId leaving = job_->Leave(2, absl::OkStatus(), At(kNever), At(0));
   job_->Lost(2, "was killed");
   EXPECT_TRUE(IsEvicted(StatusOf(leaving)));
-  const CallId barrier = job_->ArriveAtBarrier(1, "b", At(kNever), At(0));
+  const CallId barrier = job_->ArriveAtBarrier(1, {"b"}, At(kNever), At(0));
   EXPECT_FALSE(Answered(barrier)) << "nobody is leaving any more";
-  (void)job_->ArriveAtBarrier(3, "b", At(kNever), At(0));
+  (void)job_->ArriveAtBarrier(3, {"b"}, At(kNever), At(0));
   EXPECT_TRUE(StatusOf(barrier).ok());
 }
 

@@ -47,7 +47,7 @@ class SimulatedJob {
     Declare("declare one more", Tensors("late", 1));
     Count("barrier", [this] {
       for (NodeId node = 1; node <= Workers(); ++node) {
-        job_->ArriveAtBarrier(node, "epoch", absl::InfiniteFuture(), now_);
+        job_->ArriveAtBarrier(node, {"epoch"}, absl::InfiniteFuture(), now_);
       }
       EXPECT_EQ(job_->TakeCompletions().size(), Workers());
     });

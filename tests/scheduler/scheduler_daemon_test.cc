@@ -266,6 +266,7 @@ TEST_F(SchedulerDaemonTest, ServesOneJobAfterAnotherAndKnowsNobodyOfTheLast) {
     request.add_endpoints()->set_scheme("tcp");
     request.mutable_endpoints(0)->set_address("x");
     request.set_nonce(nonce);
+    request.set_join_id(nonce);
     wire::JoinReply reply;
     const grpc::Status status = stub->Join(&context, request, &reply);
     EXPECT_TRUE(status.ok()) << status.error_message();

@@ -262,6 +262,7 @@ TEST_F(SchedulerSecurityTest, AReplayedJoinIsRefused) {
   wire::JoinRequest join;
   Write(Request(Role::kWorker), &join);
   join.set_nonce(77);
+  join.set_join_id(77);
   join.set_timeout_ms(-1);
   const auto first = Stub({});
   const auto second = Stub({});

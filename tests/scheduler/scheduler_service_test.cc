@@ -61,7 +61,8 @@ class GrpcServiceTest : public ::testing::Test {
     Write(JoinRequest{.role = role, .endpoints = {EndpointOf("tcp://x")}, .host = "raw\x01:\xff"},
           &request);
     request.set_timeout_ms(30000);
-    request.set_nonce(next_nonce_++);
+    request.set_nonce(next_nonce_);
+    request.set_join_id(next_nonce_++);
     wire::JoinReply reply;
     grpc::ClientContext context;
     const grpc::Status status = stub_->Join(&context, request, &reply);
@@ -97,7 +98,8 @@ TEST_F(GrpcServiceTest, RefusesAJoinOfNonsense) {
     request.set_processes(1);
     request.set_role(2);
     request.set_wanted_rank(0);
-    request.set_nonce(next_nonce_++);
+    request.set_nonce(next_nonce_);
+    request.set_join_id(next_nonce_++);
     change(&request);
     const grpc::Status status = Call(&wire::Scheduler::Stub::Join, request);
     EXPECT_FALSE(status.ok());

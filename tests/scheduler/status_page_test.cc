@@ -120,7 +120,7 @@ TEST_F(StatusPageTest, ShowsTheWayOfTheJob) {
   progress.bytes_sent = 123;
   progress.stages[Stage::kEncode] = {.items = 8, .bytes = 800, .wall_ns = 4000};
   EXPECT_TRUE(host_.Heartbeat(1, progress).ok());
-  host_.ArriveAtBarrier(1, "b", absl::InfiniteDuration(), [](const auto&) {});
+  host_.ArriveAtBarrier(1, {"b"}, absl::InfiniteDuration(), [](const auto&) {});
   const Json job = Ask();
   const Json& history = job.at("history");
   EXPECT_EQ(job.at("nodes").at(0).at("bytes_sent"), 123);

@@ -1,0 +1,500 @@
+// A scheduler may be lost at any moment: the next one takes the job up from the log, and nodes
+// whose calls have no answer make them again.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "common/base/status.h"
+#include "scheduler/job.h"
+#include "scheduler/job_journal.h"
+
+namespace bdn {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr int kWorkers = 3;
+constexpr int kServers = 2;
+
+absl::Time At(double seconds) { return absl::UnixEpoch() + absl::Seconds(seconds); }
+
+JobOptions Options(int min_workers = 0) {
+  JobOptions options;
+  options.config.job_id = "job";
+  options.config.num_workers = kWorkers;
+  options.config.num_servers = kServers;
+  options.config.min_workers = min_workers;
+  options.config.scheduler_timeout = absl::Minutes(10);
+  options.data_secret = "secret";
+  return options;
+}
+
+// Keeps the events as a journal does, as records.
+class MemoryLog final : public JobLog {
+ public:
+  absl::Status Append(const JobEvent& event) override {
+    if (!refusal.ok()) return refusal;
+    records.push_back(ToRecord(event));
+    is_of_barriers.push_back(
+        std::holds_alternative<BarrierReached>(event) ||
+        (std::holds_alternative<CallEnded>(event) &&
+         std::get<CallEnded>(event).subject.kind == WaitSubject::Kind::kBarrier));
+    ++since_shortened;
+    return absl::OkStatus();
+  }
+  bool IsLong() const override { return since_shortened > most; }
+  void Shorten(const std::vector<JobEvent>& barriers) override {
+    std::vector<JournalRecord> kept;
+    std::vector<bool> marks;
+    for (size_t i = 0; i < records.size(); ++i) {
+      if (is_of_barriers[i]) continue;
+      kept.push_back(records[i]);
+      marks.push_back(false);
+    }
+    for (const JobEvent& event : barriers) {
+      kept.push_back(ToRecord(event));
+      marks.push_back(true);
+    }
+    records = std::move(kept);
+    is_of_barriers = std::move(marks);
+    since_shortened = 0;
+  }
+
+  std::vector<JobEvent> Events() const {
+    std::vector<JobEvent> events;
+    for (const JournalRecord& record : records) {
+      absl::StatusOr<JobEvent> event = FromRecord(record);
+      EXPECT_TRUE(event.ok()) << event.status();
+      events.push_back(*std::move(event));
+    }
+    return events;
+  }
+
+  std::vector<JournalRecord> records;
+  std::vector<bool> is_of_barriers;
+  absl::Status refusal;
+  size_t since_shortened = 0;
+  size_t most = 1000000;
+};
+
+JoinRequest JoinOf(Role role, Rank rank) {
+  JoinRequest request;
+  request.role = role;
+  request.wanted_rank = rank;
+  request.host = absl::StrFormat("host:%d", rank);
+  request.join_id = static_cast<uint64_t>(100 + rank) + (role == Role::kServer ? 50 : 0);
+  if (role == Role::kServer) request.endpoints = {EndpointOf("tcp://x")};
+  return request;
+}
+
+TensorDeclaration Tensor(const std::string& name) {
+  TensorDeclaration tensor;
+  tensor.name = name;
+  tensor.elements = 10;
+  return tensor;
+}
+
+DeclarationPart PartOf(const std::string& name, uint64_t number) {
+  const std::vector<TensorDeclaration> tensors = {Tensor(name)};
+  DeclarationPart part{.number = number, .digest = DigestOf(tensors), .count = 1};
+  part.tensors = tensors;
+  return part;
+}
+
+class JobReplayTest : public ::testing::Test {
+ protected:
+  void Begin(int min_workers = 0) {
+    min_workers_ = min_workers;
+    job_.emplace(Options(min_workers), At(0), &log_);
+    std::vector<CallId> joins;
+    for (Rank rank = 0; rank < kWorkers; ++rank) {
+      joins.push_back(job_->Join(JoinOf(Role::kWorker, rank), kControlVersion, At(1e9), At(now_)));
+    }
+    for (Rank rank = 0; rank < kServers; ++rank) {
+      joins.push_back(job_->Join(JoinOf(Role::kServer, rank), kControlVersion, At(1e9), At(now_)));
+    }
+    for (const Job::Completion& done : job_->TakeCompletions()) {
+      ASSERT_TRUE(done.status.ok());
+    }
+  }
+  // The scheduler is lost, and another one takes the job up.
+  void Crash() {
+    log_.records.push_back(ToRecord(JobResumed()));
+    log_.is_of_barriers.push_back(false);
+    job_.emplace(Options(min_workers_), At(now_), &log_);
+    job_->Resume(log_.Events(), At(now_));
+  }
+  void HearAll(double now) {
+    now_ = now;
+    for (NodeId node = 1; node <= kWorkers + kServers; ++node) {
+      (void)job_->Heartbeat(node, {}, At(now));
+    }
+  }
+  absl::Status Answer(CallId call_id) {
+    for (Job::Completion& done : job_->TakeCompletions()) answers_[done.call_id] = done;
+    const auto found = answers_.find(call_id);
+    return found == answers_.end() ? absl::UnknownError("no answer yet") : found->second.status;
+  }
+
+  MemoryLog log_;
+  std::optional<Job> job_;
+  std::map<CallId, Job::Completion> answers_;
+  double now_ = 0;
+  int min_workers_ = 0;
+};
+
+TEST_F(JobReplayTest, HasTheMembershipAndRenewsTheLeases) {
+  Begin();
+  const Membership before = *job_->table().membership();
+  now_ = 4;
+  Crash();
+  EXPECT_EQ(job_->state(), Job::State::kRunning);
+  EXPECT_EQ(*job_->table().membership(), before);
+  job_->Advance(At(8.9));
+  EXPECT_TRUE(job_->failure().ok()) << job_->failure();
+  job_->Advance(At(9.1));
+  EXPECT_THAT(std::string(job_->failure().message()), HasSubstr("stopped answering 5.1 s ago"));
+}
+
+TEST_F(JobReplayTest, AnswersAJoinAgainUntilTheNodeWasHeard) {
+  Begin();
+  Crash();
+  const CallId again = job_->Join(JoinOf(Role::kWorker, 1), kControlVersion, At(9), At(0));
+  ASSERT_TRUE(Answer(again).ok()) << Answer(again);
+  EXPECT_EQ(answers_[again].join.rank, 1);
+  EXPECT_EQ(answers_[again].join.node, 2u);
+  EXPECT_EQ(answers_[again].join.data_secret, "secret");
+  EXPECT_EQ(answers_[again].join.processes, std::vector<int>(kWorkers, 1));
+  // Another node may not come with that number, and not this one once it has its answer.
+  JoinRequest other = JoinOf(Role::kWorker, 1);
+  other.host = "another";
+  EXPECT_TRUE(absl::IsAlreadyExists(Answer(job_->Join(other, kControlVersion, At(9), At(0)))));
+  ASSERT_TRUE(job_->Heartbeat(2, {}, At(0)).ok());
+  EXPECT_TRUE(absl::IsAlreadyExists(
+      Answer(job_->Join(JoinOf(Role::kWorker, 1), kControlVersion, At(9), At(0)))));
+}
+
+TEST_F(JobReplayTest, AnAttemptToJoinThatIsMadeAgainIsTheSameNode) {
+  job_.emplace(Options(), At(0), &log_);
+  const CallId first = job_->Join(JoinOf(Role::kWorker, 0), kControlVersion, At(9), At(0));
+  const CallId second = job_->Join(JoinOf(Role::kWorker, 0), kControlVersion, At(9), At(0));
+  EXPECT_EQ(job_->MissingNodes(),
+            "worker rank 1, worker rank 2, server rank 0, server rank 1 (1 of 5 have joined)");
+  job_->Cancel(first);
+  EXPECT_EQ(job_->MissingNodes(),
+            "worker rank 1, worker rank 2, server rank 0, server rank 1 (1 of 5 have joined)");
+  job_->Cancel(second);
+  EXPECT_THAT(job_->MissingNodes(), HasSubstr("(0 of 5 have joined)"));
+}
+
+TEST_F(JobReplayTest, ABarrierGoesOnWithThoseWhoHadCome) {
+  Begin();
+  job_->ArriveAtBarrier(1, {"b", 1, 1}, At(1e9), At(0));
+  job_->ArriveAtBarrier(2, {"b", 1, 1}, At(1e9), At(0));
+  Crash();
+  // Worker 3 had not come, and is the last. Workers 1 and 2 come again, before and after it.
+  const CallId first = job_->ArriveAtBarrier(1, {"b", 1, 1}, At(1e9), At(0));
+  const CallId third = job_->ArriveAtBarrier(3, {"b", 1, 1}, At(1e9), At(0));
+  EXPECT_TRUE(Answer(first).ok());
+  EXPECT_TRUE(Answer(third).ok());
+  // Its answer is kept, although the barrier has begun anew.
+  const CallId next = job_->ArriveAtBarrier(1, {"b", 2, 2}, At(1e9), At(0));
+  EXPECT_TRUE(Answer(job_->ArriveAtBarrier(2, {"b", 1, 1}, At(1e9), At(0))).ok());
+  EXPECT_TRUE(absl::IsUnknown(Answer(next)));
+}
+
+TEST_F(JobReplayTest, TheAnswerOfABarrierOutlivesTheScheduler) {
+  Begin();
+  for (NodeId node = 1; node <= 3; ++node) {
+    job_->ArriveAtBarrier(node, {"b", 7, 7}, At(1e9), At(0));
+  }
+  Crash();
+  for (NodeId node = 1; node <= 3; ++node) {
+    EXPECT_TRUE(Answer(job_->ArriveAtBarrier(node, {"b", 7, 7}, At(1e9), At(0))).ok());
+  }
+  EXPECT_TRUE(absl::IsUnknown(Answer(job_->ArriveAtBarrier(1, {"b", 8, 8}, At(1e9), At(0)))));
+}
+
+TEST_F(JobReplayTest, WhoGaveUpABarrierHasNotCome) {
+  Begin();
+  const CallId given_up = job_->ArriveAtBarrier(1, {"b", 1, 1}, At(1e9), At(0));
+  job_->ArriveAtBarrier(2, {"b", 1, 1}, At(1e9), At(0));
+  job_->Cancel(given_up);
+  Crash();
+  const CallId third = job_->ArriveAtBarrier(3, {"b", 1, 1}, At(1e9), At(0));
+  EXPECT_TRUE(absl::IsUnknown(Answer(third)));
+}
+
+TEST_F(JobReplayTest, ALostWorkerStaysLost) {
+  Begin(1);
+  HearAll(1);
+  job_->Lost(2, "went away");
+  Crash();
+  EXPECT_EQ(job_->state(), Job::State::kRunning);
+  EXPECT_EQ(job_->table().membership()->epoch, 2u);
+  EXPECT_THAT(job_->table().membership()->vacant, ElementsAre(1));
+  EXPECT_TRUE(IsEvicted(job_->Heartbeat(2, {}, At(1))));
+  EXPECT_TRUE(job_->Heartbeat(1, {}, At(1)).ok());
+}
+
+TEST_F(JobReplayTest, AFailedJobStaysFailedByTheSameReason) {
+  Begin();
+  job_->Leave(2, absl::InternalError("out of memory"), At(1e9), At(0));
+  const absl::Status before = job_->failure();
+  Crash();
+  EXPECT_EQ(job_->failure(), before);
+  EXPECT_THAT(std::string(before.message()), HasSubstr("out of memory"));
+}
+
+TEST_F(JobReplayTest, WhatCannotBeLoggedHasNotHappened) {
+  Begin(1);
+  log_.refusal = absl::ResourceExhaustedError("no space left");
+  const CallId declared = job_->Declare(1, PartOf("a", 1), At(1e9), At(0));
+  EXPECT_TRUE(absl::IsUnavailable(Answer(declared)));
+  EXPECT_THAT(std::string(Answer(declared).message()), HasSubstr("no space left"));
+  EXPECT_TRUE(absl::IsUnavailable(Answer(job_->ArriveAtBarrier(1, {"b", 1, 1}, At(1e9), At(0)))));
+  EXPECT_TRUE(absl::IsUnavailable(Answer(job_->Leave(1, absl::OkStatus(), At(1e9), At(0)))));
+  EXPECT_TRUE(absl::IsUnavailable(job_->Retire(1, {}, At(0))));
+  EXPECT_TRUE(absl::IsUnavailable(job_->AcknowledgePlacement(4, {.epoch = 1}, At(0))));
+  // A lease that is over is looked at again in a second, and not all the time.
+  job_->Advance(At(5));
+  EXPECT_EQ(job_->state(), Job::State::kRunning);
+  EXPECT_EQ(job_->NextDeadline(), At(6));
+  HearAll(5.5);
+  EXPECT_EQ(job_->table().membership()->epoch, 1u);
+  log_.refusal = absl::OkStatus();
+  EXPECT_TRUE(absl::IsUnknown(Answer(job_->Declare(1, PartOf("a", 1), At(1e9), At(5.5)))));
+}
+
+TEST_F(JobReplayTest, AJobThatAnotherSchedulerHasTakenOverSaysSo) {
+  Begin();
+  EXPECT_TRUE(job_->superseded().ok());
+  log_.refusal = absl::FailedPreconditionError("generation 3 is newer");
+  job_->Leave(1, absl::OkStatus(), At(1e9), At(0));
+  EXPECT_EQ(job_->superseded(), log_.refusal);
+  EXPECT_TRUE(job_->failure().ok());
+}
+
+TEST(JobRecordTest, RefusesRecordsThatNobodyWrites) {
+  EXPECT_FALSE(FromRecord({0, ""}).ok());
+  EXPECT_FALSE(FromRecord({99, ""}).ok());
+  EXPECT_FALSE(FromRecord({1, ""}).ok());
+  EXPECT_FALSE(FromRecord({2, "\xff\xff"}).ok());
+  EXPECT_FALSE(FromRecord({8, ""}).ok());  // a call that joins is none of a job that has begun
+}
+
+// One worker: a program of calls. A call whose answer is lost is made again.
+struct Program {
+  struct Call {
+    enum class Kind { kDeclare, kBarrier, kRetire, kLeave } kind;
+    std::string name;
+  };
+  size_t next = 0;
+  std::optional<CallId> waiting;
+  uint64_t declarations = 1;
+  uint64_t arrivals = 1;
+  bool is_lost = false;
+  bool has_come = false;  // at the barrier that is its next call
+};
+
+using Kind = Program::Call::Kind;
+const std::vector<Program::Call> kCalls = {
+    {Kind::kDeclare, "a"}, {Kind::kBarrier, "x"}, {Kind::kDeclare, "b"}, {Kind::kBarrier, "x"},
+    {Kind::kRetire, "a"},  {Kind::kBarrier, "y"}, {Kind::kDeclare, "a"}, {Kind::kBarrier, "x"},
+    {Kind::kBarrier, "x"}, {Kind::kDeclare, "c"}, {Kind::kLeave, ""}};
+
+class CrashingRun {
+ public:
+  CrashingRun(uint64_t seed, int min_workers, bool shortens)
+      : random_(seed), min_workers_(min_workers), programs_(kWorkers) {
+    if (shortens) log_.most = 3;
+    job_.emplace(Options(min_workers), At(0), &log_);
+    for (Rank rank = 0; rank < kWorkers; ++rank) {
+      job_->Join(JoinOf(Role::kWorker, rank), kControlVersion, At(1e9), At(0));
+    }
+    for (Rank rank = 0; rank < kServers; ++rank) {
+      job_->Join(JoinOf(Role::kServer, rank), kControlVersion, At(1e9), At(0));
+    }
+    (void)job_->TakeCompletions();
+  }
+
+  // Runs to the end; with no more than so many crashes and lost answers of each.
+  void RunWith(int crashes) {
+    for (int turn = 0; turn < 20000 && !IsOver(); ++turn) {
+      const size_t dice = random_() % 100;
+      if (dice < 4 && crashes > 0) {
+        --crashes;
+        Crash();
+      } else if (dice < 6 && min_workers_ > 0 && turn > 20) {
+        LoseOne();
+      } else if (dice < 30) {
+        Install();
+      } else if (dice < 60) {
+        Deliver(random_() % 8 == 0 && crashes > 0);
+      } else {
+        Step(random_() % kWorkers);
+      }
+      if (::testing::Test::HasFailure()) return;
+    }
+    ASSERT_TRUE(IsOver()) << "the programs do not end";
+    EXPECT_EQ(job_->state(), Job::State::kDone) << job_->failure();
+  }
+  std::vector<std::string> Tensors() const {
+    std::vector<std::string> names;
+    for (const SharedDelta& delta : job_->declarations().deltas()) {
+      for (const TensorDeclaration& tensor : delta->tensors) names.push_back(tensor.name);
+    }
+    return names;
+  }
+  size_t num_records() const { return log_.records.size(); }
+
+ private:
+  bool IsOver() const {
+    for (const Program& program : programs_) {
+      if (!program.is_lost && program.next < kCalls.size()) return false;
+    }
+    return true;
+  }
+  void Crash() {
+    const Membership before = *job_->table().membership();
+    const PlacementVersion version = job_->declarations().version();
+    const std::vector<Rank> leaving = job_->LeavingRanks();
+    const std::vector<std::string> tensors = Tensors();
+    log_.records.push_back(ToRecord(JobResumed()));
+    log_.is_of_barriers.push_back(false);
+    job_.emplace(Options(min_workers_), At(0), &log_);
+    job_->Resume(log_.Events(), At(0));
+    EXPECT_EQ(*job_->table().membership(), before);
+    EXPECT_EQ(job_->declarations().version(), version);
+    EXPECT_EQ(job_->LeavingRanks(), leaving);
+    EXPECT_EQ(Tensors(), tensors);
+    for (Program& program : programs_) program.waiting.reset();
+  }
+  void LoseOne() {
+    std::vector<size_t> here;
+    for (size_t i = 0; i < programs_.size(); ++i) {
+      if (!programs_[i].is_lost) here.push_back(i);
+    }
+    if (here.size() <= static_cast<size_t>(min_workers_)) return;
+    const size_t gone = here[random_() % here.size()];
+    // Whoever has left cannot be lost.
+    if (programs_[gone].next >= kCalls.size()) return;
+    job_->Lost(static_cast<NodeId>(gone + 1), "went");
+    if (job_->table().Find(static_cast<NodeId>(gone + 1))->evicted.ok()) return;
+    programs_[gone].is_lost = true;
+    programs_[gone].waiting.reset();
+  }
+  void Install() {
+    for (Rank rank = 0; rank < kServers; ++rank) {
+      (void)job_->AcknowledgePlacement(static_cast<NodeId>(kWorkers + rank + 1),
+                                       job_->declarations().version(), At(0));
+    }
+  }
+  // Hands out the answers, or loses them.
+  void Deliver(bool loses) {
+    for (const Job::Completion& done : job_->TakeCompletions()) {
+      for (size_t i = 0; i < programs_.size(); ++i) {
+        Program& program = programs_[i];
+        if (program.waiting != done.call_id) continue;
+        program.waiting.reset();
+        if (loses || absl::IsCancelled(done.status)) continue;
+        OnAnswer(i, done);
+      }
+    }
+  }
+  void OnAnswer(size_t worker, const Job::Completion& done) {
+    Program& program = programs_[worker];
+    const Program::Call& call = kCalls[program.next];
+    ASSERT_TRUE(done.status.ok()) << "worker " << worker << ", call " << program.next << ": "
+                                  << done.status;
+    if (call.kind == Kind::kDeclare) {
+      if (done.declared.wanted_from.has_value()) return;  // the list goes with every call
+      const auto [known, is_first] = declared_.emplace(program.next, done.declared.version);
+      EXPECT_EQ(known->second, done.declared.version) << "call " << program.next;
+      ++program.declarations;
+    } else if (call.kind == Kind::kBarrier) {
+      // Nobody passes before all who are present have come.
+      for (const Program& other : programs_) {
+        if (!other.is_lost) EXPECT_GE(other.next + (other.has_come ? 1 : 0), program.next + 1);
+      }
+      const auto [known, is_first] = met_.emplace(program.next, done.vacant);
+      EXPECT_EQ(known->second, done.vacant) << "call " << program.next;
+      ++program.arrivals;
+    }
+    program.has_come = false;
+    ++program.next;
+  }
+  void Step(size_t worker) {
+    Program& program = programs_[worker];
+    if (program.is_lost || program.waiting.has_value() || program.next >= kCalls.size()) return;
+    const Program::Call& call = kCalls[program.next];
+    const auto node = static_cast<NodeId>(worker + 1);
+    switch (call.kind) {
+      case Kind::kDeclare:
+        program.waiting =
+            job_->Declare(node, PartOf(call.name, program.declarations), At(1e9), At(0));
+        break;
+      case Kind::kBarrier:
+        program.has_come = true;
+        program.waiting = job_->ArriveAtBarrier(
+            node, {call.name, program.arrivals, program.arrivals}, At(1e9), At(0));
+        break;
+      case Kind::kRetire:
+        ASSERT_TRUE(job_->Retire(node, {0}, At(0)).ok());
+        ++program.next;
+        break;
+      case Kind::kLeave:
+        program.waiting = job_->Leave(node, absl::OkStatus(), At(1e9), At(0));
+        break;
+    }
+  }
+
+  std::mt19937_64 random_;
+  const int min_workers_;
+  MemoryLog log_;
+  std::optional<Job> job_;
+  std::vector<Program> programs_;
+  std::map<size_t, PlacementVersion> declared_;
+  std::map<size_t, std::vector<Rank>> met_;
+};
+
+TEST(JobCrashSearch, ProgramsEndAsWithoutACrash) {
+  CrashingRun calm(1, 0, false);
+  calm.RunWith(0);
+  const std::vector<std::string> tensors = calm.Tensors();
+  EXPECT_THAT(tensors, ElementsAre("b", "a", "c"));
+  for (uint64_t seed = 1; seed <= 3000 && !::testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE(seed);
+    CrashingRun run(seed, 0, false);
+    run.RunWith(20);
+    EXPECT_EQ(run.Tensors(), tensors);
+  }
+}
+
+TEST(JobCrashSearch, AShortenedLogIsAsGood) {
+  for (uint64_t seed = 1; seed <= 2000 && !::testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE(seed);
+    CrashingRun run(seed, 0, true);
+    run.RunWith(20);
+  }
+}
+
+TEST(JobCrashSearch, WorkersMayBeLostBeside) {
+  for (uint64_t seed = 1; seed <= 3000 && !::testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE(seed);
+    CrashingRun run(seed, 1, seed % 2 == 0);
+    run.RunWith(20);
+  }
+}
+
+}  // namespace
+}  // namespace bdn
