@@ -132,6 +132,8 @@ class Job {
   // Returns whether every node has left, or was found gone after the work was done.
   bool finished() const;
   const absl::Status& failure() const { return failure_; }
+  // Returns null where the job is not logged.
+  const JobLog* log() const { return log_; }
   // Returns the log's error, not OK once another scheduler has taken the job over.
   const absl::Status& superseded() const { return superseded_; }
   // Returns the nodes without which the job failed ("worker 1"), in the order in which they went:

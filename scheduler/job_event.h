@@ -105,6 +105,12 @@ class JobLog {
   // later attempt may succeed. FailedPrecondition: another scheduler has taken the job over, and
   // nothing of it may be decided here any more.
   virtual absl::Status Append(const JobEvent& event) = 0;
+  // The facts that people are shown.
+  struct State {
+    uint64_t bytes = 0;
+    bool is_failing = false;  // the last append had an error
+  };
+  virtual State state() const = 0;
   // Returns whether events of barriers have made the log long. If so, Shorten puts `barriers`,
   // which are Job::BarrierEvents, in the place of all of them.
   virtual bool IsLong() const = 0;

@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/cluster/control_messages.h"
@@ -31,6 +32,7 @@ enum RecordType : uint8_t {
   kBarrier = 11,
   kAnswers = 12,
   kOver = 13,  // the job has ended
+  kPort = 14,  // in decimal digits; of the scheduler, not of a job
 };
 
 // Bytes of the records of barriers after which the journal is made short.
@@ -314,8 +316,16 @@ absl::StatusOr<std::unique_ptr<JobJournal>> JobJournal::Open(const std::string& 
 
 absl::Status JobJournal::ReadEvents(const std::vector<JournalRecord>& records,
                                     const JobOptions& options) {
-  if (!records.empty() && records.back().type == kOver) return absl::OkStatus();
+  const bool is_over = !records.empty() && records.back().type == kOver;
   for (const JournalRecord& record : records) {
+    if (record.type == kPort) {
+      if (!absl::SimpleAtoi(record.payload, &port_) || port_ < 1 || port_ > 65535) {
+        return InvalidArgument("the port '%s' is none", record.payload);
+      }
+      lasting_.push_back(record);
+      continue;
+    }
+    if (is_over) continue;
     BDN_ASSIGN_OR_RETURN(JobEvent event, FromRecord(record));
     if (std::holds_alternative<JobBegun>(event) != former_.empty()) {
       return InvalidArgument("it does not begin with the beginning of a job, or has two");
@@ -330,15 +340,23 @@ absl::Status JobJournal::ReadEvents(const std::vector<JournalRecord>& records,
 absl::StatusOr<JobHost::Logged> JobJournal::BeginJob(JobOptions* options) {
   JobHost::Logged logged{.log = this, .events = std::exchange(former_, {})};
   if (logged.events.empty()) {
-    lasting_.clear();
+    std::erase_if(lasting_, [](const JournalRecord& record) { return record.type != kPort; });
     barrier_bytes_ = 0;
-    BDN_RETURN_IF_ERROR(Begin({}));
+    BDN_RETURN_IF_ERROR(Begin(lasting_));
     return logged;
   }
   const auto& begun = std::get<JobBegun>(logged.events.front());
   options->config = begun.config;
   options->data_secret = begun.data_secret;
   return logged;
+}
+
+absl::Status JobJournal::SetPort(int port) {
+  if (port == port_) return absl::OkStatus();
+  port_ = port;
+  JournalRecord record{kPort, absl::StrFormat("%d", port)};
+  lasting_.push_back(record);
+  return AppendRecord(std::move(record));
 }
 
 absl::Status JobJournal::EndJob() { return AppendRecord({kOver, ""}); }

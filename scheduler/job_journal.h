@@ -32,10 +32,15 @@ class JobJournal final : public JobLog {
   // Returns the log for a job that begins; for the first one with the events that a former
   // scheduler has left, whose job's facts replace those of `options`. An error is that of the disk.
   absl::StatusOr<JobHost::Logged> BeginJob(JobOptions* options);
+  // The port at which the jobs' scheduler listens, so that the next one takes it again where any
+  // free one would do; 0: not known.
+  int port() const { return port_; }
+  absl::Status SetPort(int port);
   // Notes that the job has ended, so that the next scheduler begins another.
   absl::Status EndJob();
 
   absl::Status Append(const JobEvent& event) override;
+  State state() const override { return {file_->bytes(), is_failing_}; }
   bool IsLong() const override;
   void Shorten(const std::vector<JobEvent>& barriers) override;
 
@@ -58,6 +63,7 @@ class JobJournal final : public JobLog {
   std::optional<std::vector<JournalRecord>> to_begin_;  // not begun yet, after an error
   uint64_t barrier_bytes_ = 0;                          // appended since the last generation
   bool is_failing_ = false;
+  int port_ = 0;
 };
 
 // The payload and type of an event's record, and the way back. InvalidArgument: no scheduler of

@@ -29,6 +29,10 @@ constexpr Family kLost = {"workers_lost", kGauge,
                           "So many workers were lost, and the job goes on."};
 constexpr Family kEpoch = {"epoch", kGauge,
                            "The membership has this number; it rises with each change."};
+constexpr Family kJournalBytes = {"journal_bytes", kGauge, "The journal has so many bytes."};
+constexpr Family kJournalFailing = {
+    "journal_failing", kGauge,
+    "The journal cannot be written (1), so that nothing about the job can change."};
 constexpr Family kStep = {"job_step", kGauge, "This step is the highest that a node has reported."};
 constexpr Family kTensors = {"tensors", kGauge,
                              "So many tensors are declared, broadcasts included."};
@@ -122,6 +126,14 @@ std::vector<std::unique_ptr<Registry::Source>> AddJobMetrics(SchedulerService* s
   of_job(kEpoch, [one](const Job& job, absl::Time) {
     const auto& now = job.table().membership();
     return one(now == nullptr ? 0.0 : static_cast<double>(now->epoch));
+  });
+  of_job(kJournalBytes, [one](const Job& job, absl::Time) {
+    return job.log() == nullptr ? std::vector<Series>()
+                                : one(static_cast<double>(job.log()->state().bytes));
+  });
+  of_job(kJournalFailing, [one](const Job& job, absl::Time) {
+    return job.log() == nullptr ? std::vector<Series>()
+                                : one(job.log()->state().is_failing ? 1.0 : 0.0);
   });
   of_job(kStep, [one](const Job& job, absl::Time) { return one(StepOf(job)); });
   of_job(kTensors, [one](const Job& job, absl::Time) {

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "common/base/clock.h"
 #include "common/base/config.h"
 #include "common/base/daemon.h"
@@ -260,6 +261,13 @@ absl::StatusOr<int> Serve(const Config& config) {
                          JobJournal::Open(options.journal, config.Text("job-id"), options.job));
   }
   std::string listen = options.listen;
+  const auto at_port = [&listen](int port) {
+    listen = absl::StrFormat("%s:%d", listen.substr(0, listen.find_last_of(':')), port);
+  };
+  // The nodes of a job that goes on look for its scheduler where it was.
+  if (journal != nullptr && journal->port() != 0 && absl::EndsWith(listen, ":0")) {
+    at_port(journal->port());
+  }
   for (bool is_first = true;; is_first = false) {
     // Each job has a service of its own: nothing of one job, secrets included, is left in the next.
     JobOptions job_options = options.job;
@@ -270,6 +278,13 @@ absl::StatusOr<int> Serve(const Config& config) {
     }
     BDN_ASSIGN_OR_RETURN(const auto service,
                          SchedulerService::Start(listen, job_options, &clock, std::move(logged)));
+    if (journal != nullptr) {
+      absl::Status noted;
+      // The job logs under this lock.
+      service->host()->Read(
+          [&](const Job&, absl::Time) { noted = journal->SetPort(service->port()); });
+      BDN_RETURN_IF_ERROR(noted);
+    }
     const auto counted = AddJobMetrics(service.get(), &telemetry);
     const StatusPage::Shown shown(page.get(), service->host());
     if (is_first && !options.port_file.empty()) {
@@ -298,7 +313,7 @@ absl::StatusOr<int> Serve(const Config& config) {
     if (options.exit_when_done) return loop.failed() ? 1 : 0;
     LogInfo("ready for the next job");
     // The next job listens at the same port, even where the first took a free one: nodes know it.
-    listen = absl::StrFormat("%s:%d", listen.substr(0, listen.find_last_of(':')), service->port());
+    at_port(service->port());
   }
 }
 

@@ -154,7 +154,9 @@ absl::Status SchedulerCalls::AwaitOthers(Start start, const char* what, const Re
   const absl::Status end = FromGrpc(Await(start, what, request, &call, reply, &report));
   // A scheduler that ends lets go of all calls. Its events tell the reason, maybe a little later,
   // so this waits for them.
-  if (absl::IsCancelled(end)) (void)WaitInJob(clock_->Now() + kReasonTimeout);
+  if (absl::IsCancelled(end) && !MayReturn()) {
+    (void)WaitInJob(clock_->Now() + kReasonTimeout);
+  }
   return Explain(end);
 }
 
@@ -170,15 +172,15 @@ absl::Status SchedulerCalls::Retry(absl::Time deadline,
 
 absl::Status SchedulerCalls::RetryAtReturn(
     absl::Time deadline, const std::function<absl::Status(absl::Duration left)>& attempt) {
-  bool returns;
-  {
-    MutexLock lock(&mu_);
-    returns = scheduler_timeout_ > absl::ZeroDuration();
-  }
   const auto once = [&] {
     return attempt(std::max(deadline - clock_->Now(), absl::ZeroDuration()));
   };
-  return returns ? Retry(deadline, once) : once();
+  return MayReturn() ? Retry(deadline, once) : once();
+}
+
+bool SchedulerCalls::MayReturn() const {
+  MutexLock lock(&mu_);
+  return scheduler_timeout_ > absl::ZeroDuration();
 }
 
 bool SchedulerCalls::WaitInJob(absl::Time until) {
@@ -199,7 +201,9 @@ absl::Status SchedulerCalls::Explain(const absl::Status& error) const {
   MutexLock lock(&mu_);
   if (!failure_.ok()) return failure_;
   if (closed_) return Cancelled("the connection to the scheduler was closed");
-  if (error.code() != absl::StatusCode::kUnavailable) return error;
+  // A scheduler that ends lets go of its calls, and another one is to answer them.
+  const bool is_let_go = absl::IsCancelled(error) && scheduler_timeout_ > absl::ZeroDuration();
+  if (error.code() != absl::StatusCode::kUnavailable && !is_let_go) return error;
   const char* hint =
       credentials_.has_tls() ? " (each side must trust the other's certificate)" : "";
   return Unavailable("scheduler at %s cannot be reached: %s%s", address_, error.message(), hint);

@@ -128,6 +128,8 @@ class SchedulerCalls {
                            absl::Duration timeout, Reply* reply);
   absl::Status OnHeartbeat(const Attempt& answered, absl::Time begun, absl::Duration timeout);
   absl::Status Explain(const absl::Status& error) const;
+  // Returns whether the scheduler keeps a journal, with which another one goes on.
+  bool MayReturn() const;
   // Returns gRPC's reason why its last attempt to connect failed.
   std::string WhyUnreachable();
   void Report(const char* what, absl::Duration waited);
