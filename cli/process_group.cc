@@ -167,6 +167,26 @@ ProcessGroup::~ProcessGroup() {
 }
 
 absl::StatusOr<size_t> ProcessGroup::Start(const ProcessSpec& spec) {
+  auto child = Spawn(spec);
+  if (!child.ok()) return child.status();
+  children_.push_back(*std::move(child));
+  return children_.size() - 1;
+}
+
+absl::Status ProcessGroup::StartAgain(size_t process, const ProcessSpec& spec) {
+  auto child = Spawn(spec);
+  if (!child.ok()) return child.status();
+  // A child of the former may hold its pipes open, and what it still writes is nobody's.
+  for (const Stream stream : {Stream::kOut, Stream::kError}) {
+    ReadPipe(process, stream);
+    ClosePipe(process, stream);
+  }
+  if (children_[process].input >= 0) close(children_[process].input);
+  children_[process] = *std::move(child);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ProcessGroup::Child> ProcessGroup::Spawn(const ProcessSpec& spec) {
   PipeEnds input;
   PipeEnds out;
   PipeEnds error;
@@ -207,14 +227,14 @@ absl::StatusOr<size_t> ProcessGroup::Start(const ProcessSpec& spec) {
   // Our ends alone: the child's would be non-blocking for its whole program.
   fcntl(out.read, F_SETFL, O_NONBLOCK);
   fcntl(error.read, F_SETFL, O_NONBLOCK);
-  Child& child = children_.emplace_back();
+  Child child;
   child.name = spec.name;
   child.pid = pid;
   child.alive = true;
   child.input = input.write;
   child.pipes[0].fd = out.read;
   child.pipes[1].fd = error.read;
-  return children_.size() - 1;
+  return child;
 }
 
 ProcessGroup::Event ProcessGroup::Next(std::optional<Clock::time_point> deadline, int watched) {

@@ -136,6 +136,33 @@ TEST_F(ProcessGroupTest, NamesAProgramThatIsNotThere) {
   EXPECT_EQ(group_.size(), 0u);
 }
 
+TEST_F(ProcessGroupTest, StartsAChildAgainInThePlaceOfOneThatEnded) {
+  const size_t other = Shell("read line", true);
+  // Its own child holds the pipe open, and is no longer listened to.
+  const size_t child = Shell("setsid sleep 1000 & printf rest; kill -9 $$");
+  EXPECT_EQ(Next().code, 128 + SIGKILL);
+  const pid_t former = group_.pid(child);
+  ASSERT_TRUE(group_.StartAgain(child, {"again", {"/bin/sh", "-c", "echo new; exit 3"}, {}}).ok());
+  EXPECT_NE(group_.pid(child), former);
+  EXPECT_EQ(group_.name(child), "again");
+  EXPECT_EQ(group_.size(), 2u);
+  EXPECT_EQ(group_.num_alive(), 2u);
+  const ProcessGroup::Event event = Next();
+  EXPECT_EQ(event.process, child);
+  EXPECT_EQ(event.code, 3);
+  EXPECT_THAT(lines_, ElementsAre("rest", "new"));
+  EXPECT_TRUE(group_.alive(other));
+}
+
+TEST_F(ProcessGroupTest, LeavesTheFormerWhereNothingStartsInItsPlace) {
+  const size_t child = Shell("exit 4");
+  EXPECT_EQ(Next().code, 4);
+  EXPECT_EQ(group_.StartAgain(child, {"again", {"no-such-program"}, {}}).code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_EQ(group_.name(child), "shell");
+  EXPECT_EQ(group_.num_alive(), 0u);
+}
+
 TEST_F(ProcessGroupTest, GivesVariablesAndInput) {
   const auto started = group_.Start({"shell",
                                      {"/bin/sh", "-c", "read line; echo $SOME_NAME $line"},
