@@ -41,6 +41,7 @@ constexpr char kLoopback6[] = "::1";
 // A line that does not end is shown after this time as far as it has come.
 constexpr std::chrono::milliseconds kPatience{200};
 constexpr size_t kMostOthers = 8;  // named besides the cause
+constexpr size_t kScheduler = 0;   // its number among the processes
 
 using Json = nlohmann::ordered_json;
 
@@ -189,12 +190,13 @@ LocalJob::LocalJob(JobOptions options, std::string directory, WorkerLine worker_
 }
 
 LocalJob::~LocalJob() {
-  if (master_port_fd_ >= 0) close(master_port_fd_);
+  for (const int fd : {master_port_fd_, scheduler_port_fd_}) {
+    if (fd >= 0) close(fd);
+  }
 }
 
 void LocalJob::HandleText(size_t process, ProcessGroup::Stream stream, std::string_view text,
                           ProcessGroup::End end) {
-  constexpr size_t kScheduler = 0;
   has_begun_ |= process == kScheduler && text.find(kBegunLine) != std::string_view::npos;
   if (worker_line_ && is_worker(process) && stream == ProcessGroup::Stream::kOut) {
     return worker_line_(static_cast<int>(process - worker(0)), text);
@@ -244,6 +246,10 @@ absl::Status LocalJob::MakeToken() {
 }
 
 absl::Status LocalJob::StartDaemon(const std::string& name, std::vector<std::string> argv) {
+  return group_.Start(DaemonSpec(name, std::move(argv))).status();
+}
+
+ProcessSpec LocalJob::DaemonSpec(const std::string& name, std::vector<std::string> argv) const {
   argv[0] = ProgramBeside(argv[0]);
   ProcessSpec spec = {name, std::move(argv), options_.settings};
   if (!scheduler_address_.empty()) {
@@ -251,13 +257,31 @@ absl::Status LocalJob::StartDaemon(const std::string& name, std::vector<std::str
   }
   spec.variables.emplace_back("BANDONEON_JOB_ID", job_id_);
   if (!token_.empty()) spec.variables.emplace_back("BANDONEON_TOKEN", token_);
-  const auto started = group_.Start(spec);
-  return started.status();
+  return spec;
+}
+
+std::vector<std::string> LocalJob::SchedulerArgv(const std::string& listen,
+                                                 const std::string& http_listen) const {
+  const int nodes = options_.hosts > 0 ? options_.hosts : options_.workers;
+  std::vector<std::string> argv = {"bandoneon-scheduler",
+                                   absl::StrFormat("--workers=%d", nodes),
+                                   absl::StrFormat("--servers=%d", options_.servers),
+                                   "--listen=" + listen,
+                                   "--port-file=" + PortFile(),
+                                   "--failure-file=" + FailureFile()};
+  if (!options_.seed.empty()) argv.push_back("--seed=" + options_.seed);
+  if (!http_listen.empty()) {
+    argv.push_back("--http-listen=" + http_listen);
+    argv.push_back("--http-port-file=" + PagePortFile());
+  }
+  if (options_.restarts > 0 && !IsSaid("BANDONEON_JOURNAL", options_.settings)) {
+    argv.push_back("--journal=" + directory_ + "/journal");
+  }
+  return argv;
 }
 
 absl::Status LocalJob::StartDaemons() {
   if (absl::Status made = MakeToken(); !made.ok()) return made;
-  const std::string port_file = directory_ + "/port";
   // The watch begins before the scheduler does, so that its file is not missed.
   const int watch_fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
   if (watch_fd < 0 ||
@@ -265,44 +289,40 @@ absl::Status LocalJob::StartDaemons() {
     return absl::ResourceExhaustedError(
         absl::StrFormat("cannot watch %s: %s", directory_, strerror(errno)));
   }
-  const int nodes = options_.hosts > 0 ? options_.hosts : options_.workers;
-  std::vector<std::string> argv = {"bandoneon-scheduler",
-                                   absl::StrFormat("--workers=%d", nodes),
-                                   absl::StrFormat("--servers=%d", options_.servers),
-                                   "--listen=" + Advertised(0),
-                                   "--port-file=" + port_file,
-                                   "--failure-file=" + FailureFile()};
-  if (!options_.seed.empty()) argv.push_back("--seed=" + options_.seed);
-  if (!options_.http_listen.empty()) {
-    argv.push_back("--http-listen=" + options_.http_listen);
-    argv.push_back("--http-port-file=" + PagePortFile());
-  }
-  absl::Status status = StartDaemon("scheduler", argv);
-  if (status.ok()) status = AwaitPort(watch_fd, port_file);
+  std::string port = "0";
+  // Until a scheduler that was lost listens again, its nodes try to connect to its port. A kernel
+  // that could choose it for their own ends might connect one of them with itself, and it would
+  // have taken the port.
+  if (options_.restarts > 0) scheduler_port_fd_ = HoldPort(&port);
+  absl::Status status =
+      StartDaemon("scheduler", SchedulerArgv(Advertised(port), options_.http_listen));
+  if (status.ok()) status = AwaitPort(watch_fd);
   close(watch_fd);
   for (int i = 0; status.ok() && i < options_.servers; ++i) {
     const std::string listen = options_.over_ipc
                                    ? absl::StrFormat("ipc://%s/server-%d", directory_, i)
-                                   : "tcp://" + Advertised(0);
-    argv = {"bandoneon-server", absl::StrFormat("--rank=%d", i), "--listen=" + listen};
+                                   : "tcp://" + Advertised("0");
+    std::vector<std::string> argv = {"bandoneon-server", absl::StrFormat("--rank=%d", i),
+                                     "--listen=" + listen};
     if (options_.counts) argv.push_back("--metrics-file=" + MetricsFile(i));
     if (options_.advertise == kLoopback6 && !IsSaid("BANDONEON_HEALTH_LISTEN", options_.settings)) {
-      argv.push_back("--health-listen=" + Advertised(0));
+      argv.push_back("--health-listen=" + Advertised("0"));
     }
     status = StartDaemon(absl::StrFormat("server %d", i), argv);
   }
   for (int i = 0; status.ok() && i < options_.hosts; ++i) {
-    argv = {"bandoneon-worker", absl::StrFormat("--rank=%d", i), "--attach=" + HostAddress(i),
-            absl::StrFormat("--processes=%d", workers_per_host())};
-    status = StartDaemon(absl::StrFormat("host %d", i), argv);
+    status = StartDaemon(
+        absl::StrFormat("host %d", i),
+        {"bandoneon-worker", absl::StrFormat("--rank=%d", i), "--attach=" + HostAddress(i),
+         absl::StrFormat("--processes=%d", workers_per_host())});
   }
   return status;
 }
 
-std::string LocalJob::Advertised(int port) const {
+std::string LocalJob::Advertised(const std::string& port) const {
   const bool has_colons = options_.advertise.find(':') != std::string::npos;
-  if (has_colons) return absl::StrFormat("[%s]:%d", options_.advertise, port);
-  return absl::StrFormat("%s:%d", options_.advertise, port);
+  if (has_colons) return absl::StrFormat("[%s]:%s", options_.advertise, port);
+  return absl::StrFormat("%s:%s", options_.advertise, port);
 }
 
 std::pair<size_t, int> LocalJob::NextPlace() const {
@@ -320,7 +340,7 @@ std::string LocalJob::HostAddress(int number) const {
   return absl::StrFormat("unix:@bandoneon-%s-%d", job_id_, number);
 }
 
-absl::Status LocalJob::AwaitPort(int watch_fd, const std::string& port_file) {
+absl::Status LocalJob::AwaitPort(int watch_fd) {
   const auto deadline = Clock::now() + kSchedulerStart;
   while (true) {
     const ProcessGroup::Event event = group_.Next(deadline, watch_fd);
@@ -332,8 +352,8 @@ absl::Status LocalJob::AwaitPort(int watch_fd, const std::string& port_file) {
         while (read(watch_fd, drained, sizeof(drained)) > 0) {
         }
         int port = 0;
-        if (std::ifstream(port_file) >> port && port > 0) {
-          scheduler_address_ = Advertised(port);
+        if (std::ifstream(PortFile()) >> port && port > 0) {
+          scheduler_address_ = Advertised(absl::StrFormat("%d", port));
           ReadPageUrl();
           return absl::OkStatus();
         }
@@ -359,7 +379,8 @@ void LocalJob::ReadPageUrl() {
   int port = 0;
   if (!(std::ifstream(PagePortFile()) >> port)) return;
   const std::string host = options_.http_listen.substr(0, options_.http_listen.find_last_of(':'));
-  page_url_ = absl::StrFormat("http://%s:%d/", host, port);
+  page_address_ = absl::StrFormat("%s:%d", host, port);
+  page_url_ = absl::StrFormat("http://%s/", page_address_);
 }
 
 absl::Status LocalJob::StartWorker(const std::vector<std::string>& argv, bool wants_input) {
@@ -460,7 +481,7 @@ void LocalJob::HandleEnd(size_t process, int code) {
   // otherwise has failed.
   const bool by_signal = code == 128 + SIGTERM || (code > 128 && code == code_);
   const bool expected = code == 0 || (told && (code <= 128 || by_signal));
-  if (expected || GoesOnWithout({process, code})) return;
+  if (expected || IsStartedAgain({process, code}) || GoesOnWithout({process, code})) return;
   failures_.push_back({process, code});
   // The cause, which is known when all have ended, is named last. Until then the first to end is
   // said at once, as the others may take a while.
@@ -504,14 +525,51 @@ bool LocalJob::GoesOnWithout(const Failure& ended) {
   return true;
 }
 
-void LocalJob::SayWhoWasLost() {
-  if (code_ != 0 || lost_.empty()) return;
+bool LocalJob::IsStartedAgain(const Failure& ended) {
+  const bool is_lost = ended.process == kScheduler && ended.code > 128;
+  // Once the job ends, also because of another process, nobody needs the scheduler again.
+  if (!is_lost || phase_ != Phase::kRunning) return false;
+  if (restarts_.size() >= static_cast<size_t>(options_.restarts)) return false;
+  const std::string end = DescribeEnd(ended);
+  // At the same addresses, which nodes and people know.
+  const absl::Status started = group_.StartAgain(
+      kScheduler, DaemonSpec("scheduler", SchedulerArgv(scheduler_address_, page_address_)));
+  if (!started.ok()) {
+    Say(std::string(started.message()));
+    return false;
+  }
+  restarts_.push_back(end);
+  Say(absl::StrFormat("%s; it is started again, %d of %d times, and goes on with the job", end,
+                      restarts_.size(), options_.restarts));
+  return true;
+}
+
+std::string LocalJob::WithRestarts(std::string line) const {
+  if (restarts_.empty()) return line;
+  if (!line.empty()) line += "; ";
+  line +=
+      restarts_.size() == 1
+          ? "the scheduler was started again once, after "
+          : absl::StrFormat("the scheduler was started again %d times, after ", restarts_.size());
+  for (size_t i = 0; i < std::min(restarts_.size(), kMostOthers); ++i) {
+    absl::StrAppendFormat(&line, "%s%s", i == 0 ? "" : ", ", restarts_[i]);
+  }
+  if (restarts_.size() > kMostOthers) {
+    absl::StrAppendFormat(&line, " and %d more", restarts_.size() - kMostOthers);
+  }
+  return line;
+}
+
+void LocalJob::SayHowItEnded() {
   std::string names;
   for (const Failure& lost : lost_) {
     if (!names.empty()) names += "; ";
     names += DescribeEnd(lost);
   }
-  Say("the job has ended without those that it lost: " + names);
+  const bool tells_lost = code_ == 0 && !lost_.empty();
+  const std::string line = WithRestarts(
+      tells_lost ? "the job has ended without those that it lost: " + names : std::string());
+  if (!line.empty()) Say(line);
 }
 
 // With hosts, a node of the job is a host daemon, which is lost when one of its workers is.
@@ -563,8 +621,8 @@ void LocalJob::SayOthers(const Failure& cause) {
   if (count > 0) Say("others that ended with errors: " + names);
 }
 
-void LocalJob::SayCause() {
-  if (code_ != 0) return;
+bool LocalJob::SayCause() {
+  if (code_ != 0) return false;
   // The file has the names of the nodes that went, a line each, then an empty line and the reason.
   std::ifstream file(FailureFile());
   std::vector<std::string> names;
@@ -576,13 +634,14 @@ void LocalJob::SayCause() {
   if (has_failed) failures_.insert(failures_.end(), lost_.begin(), lost_.end());
   std::optional<Failure> cause = FindCause(names, reason);
   if (!cause && !failures_.empty()) cause = failures_.front();
-  if (!cause) return;
+  if (!cause) return false;
   code_ = cause->code == 0 ? 1 : cause->code;
   SayOthers(*cause);
-  Say(absl::StrFormat("the job failed because %s (pid %d) %s%s%s", group_.name(cause->process),
-                      group_.pid(cause->process),
-                      cause->code == 0 ? "was lost" : DescribeCode(cause->code),
-                      reason.empty() ? "" : ": ", reason));
+  Say(WithRestarts(absl::StrFormat("the job failed because %s (pid %d) %s%s%s",
+                                   group_.name(cause->process), group_.pid(cause->process),
+                                   cause->code == 0 ? "was lost" : DescribeCode(cause->code),
+                                   reason.empty() ? "" : ": ", reason)));
+  return true;
 }
 
 bool LocalJob::HandleSignal(int signal) {
@@ -643,8 +702,7 @@ int LocalJob::Wait() {
   for (const auto stream : {ProcessGroup::Stream::kOut, ProcessGroup::Stream::kError}) {
     Write(stream, printer_.Finish(stream));
   }
-  SayCause();
-  SayWhoWasLost();
+  if (!SayCause()) SayHowItEnded();
   return code_;
 }
 

@@ -39,6 +39,9 @@ struct JobOptions {
   // The setting min-workers: a worker that a signal ends is not the end of the job while so many
   // are left, or so many host daemons where there are hosts. 0: all are needed.
   int min_workers = 0;
+  // A scheduler that a signal ends is started again so often, and goes on with the job. It then
+  // keeps a journal, in the job's directory unless the settings name another one.
+  int restarts = 0;
   bool logs_begin = true;   // whether the scheduler's log has the lines of level info
   std::string seed;         // of the scheduler; "": its default
   std::string http_listen;  // of the scheduler's status page; "": none
@@ -53,7 +56,8 @@ struct JobOptions {
 
 // A whole job on this machine, but for workers that run elsewhere: a scheduler, servers and
 // workers, from start to end. When one of them fails all are ended, unless min_workers says that
-// the others go on, and also when a signal comes for us. Not thread-safe.
+// the others go on or restarts that the scheduler does, and also when a signal comes for us. Not
+// thread-safe.
 class LocalJob {
  public:
   // Handles a line that a worker wrote to its standard output.
@@ -126,6 +130,7 @@ class LocalJob {
   bool WorkersAlive() const;
   std::string FailureFile() const { return directory_ + "/failure"; }
   std::string PagePortFile() const { return directory_ + "/http-port"; }
+  std::string PortFile() const { return directory_ + "/port"; }
   void HandleText(size_t process, ProcessGroup::Stream stream, std::string_view text,
                   ProcessGroup::End end);
   void Print(ProcessGroup::Stream stream, std::string_view tag, std::string_view text,
@@ -134,11 +139,16 @@ class LocalJob {
   // Returns the host of the worker that starts next, and how many of that host come before it.
   std::pair<size_t, int> NextPlace() const;
   bool is_remote(size_t process) const { return is_worker(process) && !options_.remote.empty(); }
-  std::string Advertised(int port) const;
+  std::string Advertised(const std::string& port) const;
   absl::Status MakeToken();
   absl::Status StartDaemon(const std::string& name, std::vector<std::string> argv);
+  ProcessSpec DaemonSpec(const std::string& name, std::vector<std::string> argv) const;
+  // Returns the command line of the scheduler, which is to listen at the address, and at the other
+  // one with its page.
+  std::vector<std::string> SchedulerArgv(const std::string& listen,
+                                         const std::string& http_listen) const;
   void ReadPageUrl();
-  absl::Status AwaitPort(int watch_fd, const std::string& port_file);
+  absl::Status AwaitPort(int watch_fd);
   void HandleEnd(size_t process, int code);
   // A process that has failed.
   struct Failure {
@@ -149,17 +159,24 @@ class LocalJob {
   // or a host's daemon, which a signal ended or which the job had gone on without, and enough are
   // left. Notes that, and says so.
   bool GoesOnWithout(const Failure& ended);
+  // Returns whether the process was the scheduler, a signal had ended it, and it runs again. Notes
+  // that, and says so.
+  bool IsStartedAgain(const Failure& ended);
+  // Returns the line with the restarts of the scheduler behind it, if there were any.
+  std::string WithRestarts(std::string line) const;
   // Returns the host, or without hosts the worker, to which a process belongs; nothing for the
   // scheduler and the servers.
   std::optional<size_t> MemberOf(size_t process) const;
   std::string DescribeEnd(const Failure& ended) const;
-  void SayWhoWasLost();
+  // Says, of a job that has not failed, what it has lost.
+  void SayHowItEnded();
   // Returns the process that the scheduler has recorded in `names`; those that ended with errors
   // are looked at first.
   std::optional<Failure> FindCause(const std::vector<std::string>& names,
                                    const std::string& reason) const;
   void SayOthers(const Failure& cause);
-  void SayCause();
+  // Says why the job has failed. Returns false if it has not, or if that was said before.
+  bool SayCause();
   // Handles a signal for us. Returns false when all processes are to be killed at once.
   bool HandleSignal(int signal);
   bool HandleTimeout();
@@ -173,6 +190,8 @@ class LocalJob {
   std::string master_port_;
   int master_port_fd_ = -1;  // keeps the port free for the worker that will listen at it
   std::string scheduler_address_;
+  int scheduler_port_fd_ = -1;  // keeps its port free for a scheduler that starts again
+  std::string page_address_;    // HOST:PORT
   std::string page_url_;
   std::string token_;       // made for this job; empty where the settings have one
   std::string token_file_;  // for commands that ask about the job
@@ -183,6 +202,7 @@ class LocalJob {
   std::vector<Failure> failures_;  // in the order of their ends
   // The first end of each member without which the job goes on, in their order.
   std::vector<Failure> lost_;
+  std::vector<std::string> restarts_;  // the end of each scheduler that was started again
   // Whether all nodes have joined, as the scheduler's log tells. A job that lacks a worker before
   // that never begins.
   bool has_begun_ = false;

@@ -32,6 +32,7 @@ constexpr Flag kFlags[] = {
     {"http-listen", 0, "HOST:PORT", "a page for browsers that shows the job, e.g. 127.0.0.1:0"},
     {"seed", 0, "NUMBER", "seed of every random draw of the run"},
     {"set", 0, "NAME=VALUE", "any other setting of scheduler, servers and workers; repeatable"},
+    {"restarts", 0, "COUNT", "start the scheduler again when a signal ended it, so often [0]"},
     {"linger", 0, "TIME", "after one process failed the others may end on their own so long [6s]"},
     {"grace", 0, "TIME", "from SIGTERM to SIGKILL [5s]"},
 };
@@ -59,6 +60,13 @@ constexpr char kUsageText[] =
     "variables; RANK, WORLD_SIZE, MASTER_ADDR and the others of torch.distributed are set as "
     "well.\n"
     "\n"
+    "With --restarts=N the scheduler keeps a journal in the job's private directory. When a signal "
+    "ends it,\n"
+    "it is started again at its address, N times in all, and goes on with the job; servers and "
+    "workers wait\n"
+    "for it. They are not started again themselves. The last line says how often the scheduler "
+    "was.\n"
+    "\n"
     "With --ssh the scheduler and the servers are here, and workers there: in this directory, "
     "which all hosts\n"
     "share, with this PATH, PYTHONPATH, LD_LIBRARY_PATH and BANDONEON_... variables, and no "
@@ -75,10 +83,12 @@ constexpr char kExamples[] =
     "  bandoneon run -n 2 -s 1 --http-listen 127.0.0.1:0 -- python train.py   # with a page for "
     "browsers\n"
     "  bandoneon run --hosts 2 --procs-per-host 2 -s 2 -- python train.py\n"
+    "  bandoneon run -n 2 -s 2 --restarts 3 -- python train.py   # survives a lost scheduler\n"
     "  bandoneon run --ssh a:2,b:2 -s 2 --set insecure=true -- python train.py\n"
     "  bandoneon run -n 4 -s 2 --seed 7 --set threads=1 --set lease-timeout=10s -- ./train\n";
 
 constexpr int64_t kMostPerHost = 1024;
+constexpr int64_t kMostRestarts = 1'000'000;
 
 // Returns a setting of the job: what --set says, else the environment; empty where neither does.
 std::string SettingOf(const Variables& settings, const std::string& variable) {
@@ -122,6 +132,8 @@ absl::StatusOr<JobOptions> ReadOptions(const CommandFlags& flags) {
   if (!servers.ok()) return servers.status();
   const auto seed = flags.Int("seed", 0, 0, INT64_MAX);
   if (!seed.ok()) return seed.status();
+  const auto restarts = flags.Int("restarts", 0, 0, kMostRestarts);
+  if (!restarts.ok()) return restarts.status();
   const auto linger = flags.Duration("linger", options.linger);
   if (!linger.ok()) return linger.status();
   const auto grace = flags.Duration("grace", options.grace);
@@ -167,6 +179,7 @@ absl::StatusOr<JobOptions> ReadOptions(const CommandFlags& flags) {
   options.servers = static_cast<int>(*servers);
   options.seed = flags.Text("seed");
   options.http_listen = flags.Text("http-listen");
+  options.restarts = static_cast<int>(*restarts);
   options.linger = *linger;
   options.grace = *grace;
   options.settings = *std::move(settings);

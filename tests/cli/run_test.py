@@ -6,6 +6,7 @@ import pty
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from command_helpers import LIMIT, Watched, children_of, descendants_of, read_until, write_program
@@ -315,6 +316,116 @@ def test_ends_when_nobody_reads_its_output(staged):
     assert run.wait(timeout=LIMIT) != 0
 
 
+def scheduler_that_tells_its_arguments(staged):
+    """A stand-in that writes its command line, a line each, to the file that is returned, before it says that it listens."""
+    told = staged.temporary.parent / "told"
+    scheduler = staged.path.parent / "bandoneon-scheduler"
+    write_program(scheduler, scheduler.read_text().replace("echo 4242", f'echo "$BANDONEON_JOB_ID $$ $@" >> {told}\necho 4242'))
+    return told
+
+
+def await_schedulers(told, run, count):
+    """The command lines of so many schedulers, once the last of them has begun."""
+    while not (told.exists() and told.read_text().count("\n") >= count):
+        assert run.poll() is None, run.communicate()
+        time.sleep(0.01)
+    return [line.split() for line in told.read_text().splitlines()]
+
+
+def kill_schedulers(told, run, count):
+    """Kills so many schedulers, one after the other, by SIGKILL. Returns their command lines."""
+    for number in range(1, count + 1):
+        os.kill(int(await_schedulers(told, run, number)[-1][1]), signal.SIGKILL)
+    return await_schedulers(told, run, count)
+
+
+def test_a_scheduler_that_a_signal_ended_is_started_again_at_its_address(staged):
+    told = scheduler_that_tells_its_arguments(staged)
+    line = "echo ready; while ! [ -e go ]; do sleep 0.05; done"
+    run = staged.start("run", "-n", 2, "-s", 1, "--restarts", 2, "--seed", 7, *shell(f"cd {told.parent}; {line}"))
+    read_until(run.stdout, 2, "ready")
+    kill_schedulers(told, run, 2)
+    seen = read_until(run.stderr, 2, "is started again")
+    lines = await_schedulers(told, run, 3)
+    (told.parent / "go").touch()
+    _, error = run.communicate(timeout=LIMIT)
+    assert run.returncode == 0, error
+    first, *later = [dict(word.removeprefix("--").split("=", 1) for word in words[2:]) for words in lines]
+    assert {words[0] for words in lines} == {lines[0][0]}, "all of one job"
+    assert later == [first | {"listen": "127.0.0.1:4242"}] * 2 and first["seed"] == "7"
+    journal = pathlib.Path(first["journal"])
+    assert journal.name == "journal" and journal.parent == pathlib.Path(first["port-file"]).parent
+    pids = [words[1] for words in lines]
+    for number in range(2):
+        (line,) = [line for line in seen if f"{number + 1} of 2" in line]
+        assert line == (f"[run] scheduler (pid {pids[number]}) was killed by signal 9 (Killed); it is started again, "
+                        f"{number + 1} of 2 times, and goes on with the job")
+    assert error.splitlines()[-1] == (
+        f"[run] the scheduler was started again 2 times, after scheduler (pid {pids[0]}) was killed by signal 9 (Killed), "
+        f"scheduler (pid {pids[1]}) was killed by signal 9 (Killed)")
+    assert staged.left_behind() == []
+
+
+def test_the_end_of_a_scheduler_is_the_jobs_once_its_restarts_are_used_up(staged):
+    told = scheduler_that_tells_its_arguments(staged)
+    run = staged.start("run", "--restarts", 1, "--linger", "0s", *shell("echo ready; exec sleep 1000"))
+    read_until(run.stdout, 1, "ready")
+    first, second = (words[1] for words in kill_schedulers(told, run, 2))
+    _, error = run.communicate(timeout=LIMIT)
+    assert run.returncode == 128 + 9
+    assert error.splitlines()[-1] == (
+        f"[run] the job failed because scheduler (pid {second}) was killed by signal 9 (Killed); "
+        f"the scheduler was started again once, after scheduler (pid {first}) was killed by signal 9 (Killed)")
+
+
+@pytest.mark.parametrize("options", [[], ["--restarts", 0]])
+def test_without_restarts_there_is_no_journal_and_a_lost_scheduler_is_the_end(staged, options):
+    told = scheduler_that_tells_its_arguments(staged)
+    run = staged.start("run", "--linger", "0s", *options, *shell("echo ready; exec sleep 1000"))
+    read_until(run.stdout, 1, "ready")
+    ((_, pid, *arguments),) = kill_schedulers(told, run, 1)
+    _, error = run.communicate(timeout=LIMIT)
+    assert run.returncode == 128 + 9
+    assert error.splitlines()[-1] == f"[run] the job failed because scheduler (pid {pid}) was killed by signal 9 (Killed)"
+    assert "--journal" not in "".join(arguments) and len(told.read_text().splitlines()) == 1
+
+
+def test_a_journal_of_ones_own_is_kept(staged):
+    told = scheduler_that_tells_its_arguments(staged)
+    done = staged.run("run", "--restarts", 1, "--set", "journal=/some/journal", *shell("echo $BANDONEON_JOURNAL"))
+    assert done.stdout == "[worker 0] /some/journal\n" and "--journal" not in told.read_text(), done.stderr
+
+
+def test_a_scheduler_that_fails_by_itself_is_not_started_again(staged):
+    told = scheduler_that_tells_its_arguments(staged)
+    path = staged.path.parent / "bandoneon-scheduler"
+    write_program(path, path.read_text().replace("exec sleep 1000", "exit 6"))
+    done = staged.run("run", "--restarts", 3, "--linger", "0s", *shell("exec sleep 1000"))
+    assert done.returncode == 6 and len(told.read_text().splitlines()) == 1
+    assert "started again" not in done.stderr
+
+
+def test_a_scheduler_that_the_end_of_the_job_ends_is_not_started_again(staged):
+    told = scheduler_that_tells_its_arguments(staged)
+    assert staged.run("run", "--restarts", 3, *shell("true")).returncode == 0
+    assert staged.run("run", "--restarts", 3, *shell("exit 7")).returncode == 7
+    run = staged.start("run", "--restarts", 3, *shell("echo ready; exec sleep 1000"))
+    read_until(run.stdout, 1, "ready")
+    run.send_signal(signal.SIGINT)
+    _, error = run.communicate(timeout=LIMIT)
+    assert run.returncode == 128 + signal.SIGINT and "started again" not in error
+    # One that is lost while the workers, told to end, still do so.
+    run = staged.start("run", "--restarts", 3, *shell('trap "" TERM; echo ready; while :; do sleep 0.1; done'))
+    read_until(run.stdout, 1, "ready")
+    run.terminate()
+    read_until(run.stderr, 1, "passed on")
+    os.kill(int(await_schedulers(told, run, 4)[-1][1]), signal.SIGKILL)
+    run.terminate()
+    run.communicate(timeout=LIMIT)
+    assert run.returncode == 128 + signal.SIGTERM
+    assert len(told.read_text().splitlines()) == 4, "one of each run"
+
+
 @pytest.mark.parametrize("args, names", [
     (["--wrokers", "3", "--", "true"], "unknown option --wrokers"),
     (["-n", "0", "--", "true"], "--workers is '0'"),
@@ -327,6 +438,8 @@ def test_ends_when_nobody_reads_its_output(staged):
     (["--set", "workers=3", "--", "true"], "use -n"),
     (["--set", "threads=3", "--set", "threads=4", "--", "true"], "threads is given twice"),
     (["--grace", "soon", "--", "true"], "--grace is 'soon'"),
+    (["--restarts", "-1", "--", "true"], "--restarts is '-1'"),
+    (["--restarts", "often", "--", "true"], "--restarts is 'often'"),
 ])
 def test_names_what_is_wrong_before_anything_starts(staged, args, names):
     write_program(staged.path.parent / "bandoneon-scheduler", "#!/bin/sh\necho started >&2; exit 1\n")
