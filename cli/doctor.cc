@@ -25,6 +25,7 @@ using Json = nlohmann::ordered_json;
 constexpr Flag kFlags[] = {
     {"scheduler", 0, "HOST:PORT", "look at the job of this scheduler, too [$BANDONEON_SCHEDULER]"},
     {"rates", 0, nullptr, "time connections from here to each server of the job"},
+    {"journal", 0, "DIR", "look at the directory of a scheduler's journal [$BANDONEON_JOURNAL]"},
     {"listen", 0, "HOST:PORT", "be the other end of a --peer; port 0 takes a free one"},
     {"peers", 0, "COUNT", "of --listen: with how many it measures, one after the other [1]"},
     {"peer", 0, "HOST:PORT", "measure latency and rate with a doctor --listen there; repeatable"},
@@ -46,6 +47,8 @@ constexpr char kUsageText[] =
     "--scheduler on the\n"
     "way to a job: its name, port, certificates and token, version, who is missing, each server's "
     "address.\n"
+    "With --journal, as the scheduler's user on its host, it looks whether that can keep its "
+    "journal there.\n"
     "With --listen on one host and --peer on others it measures the network between them.\n\n"
     "Each finding is ok, a note, a warning or an error, with what to do. Returns 0 where nothing "
     "is worse than\n"
@@ -54,6 +57,7 @@ constexpr char kUsageText[] =
 constexpr char kExamples[] =
     "  bandoneon doctor\n"
     "  bandoneon doctor --scheduler 10.0.0.1:7000 --token-file job/token --insecure --rates\n"
+    "  bandoneon doctor --journal /var/lib/bandoneon/gpt-7\n"
     "  bandoneon doctor --listen 10.0.0.1:7300 --token-file job/token    # on one host\n"
     "  bandoneon doctor --peer 10.0.0.1:7300 --token-file job/token      # on the other\n"
     "  bandoneon doctor --json | python3 -m json.tool\n";
@@ -269,7 +273,15 @@ int DoctorCommand(Arguments args) {
     return UsageError("doctor",
                       absl::InvalidArgumentError("--rates of which job? say --scheduler"));
   }
+  const std::string journal = Setting(*flags, "journal", "BANDONEON_JOURNAL");
+  if (journal.empty() && flags->Has("journal")) {
+    return UsageError("doctor", absl::InvalidArgumentError("--journal needs a directory"));
+  }
   Findings findings = CheckMachine(GatherMachineFacts());
+  if (!journal.empty()) {
+    const Findings of_journal = CheckJournal(GatherJournalFacts(journal));
+    findings.insert(findings.end(), of_journal.begin(), of_journal.end());
+  }
   if (!scheduler.empty()) {
     const auto place = ParseHostAndPort(scheduler);
     if (!place.ok()) return UsageError("doctor", place.status());

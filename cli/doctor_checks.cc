@@ -19,6 +19,8 @@ constexpr uint64_t kFewestOpenFiles = 4096;
 // In seconds. Logs of several machines are compared by their clocks.
 constexpr double kMostClockError = 0.1;
 constexpr int kJumboMtu = 9000;
+// A generation of a journal is no longer than that, and most are far shorter.
+constexpr uint64_t kEnoughForJournal = uint64_t{1} << 30;
 
 std::string Size(uint64_t bytes) {
   if (bytes >= (kMiB << 10)) {
@@ -387,6 +389,60 @@ Findings CheckMachine(const MachineFacts& facts) {
   while (!devices.empty() && devices.back() == '\n') devices.pop_back();
   std::replace(devices.begin(), devices.end(), '\n', ';');
   if (!devices.empty()) report.Ok("gpu", devices);
+  return report.Take();
+}
+
+Findings CheckJournal(const JournalFacts& facts) {
+  Report report;
+  const std::string another = "name another directory in setting journal";
+  const std::string& place = facts.looked_at;
+  const bool is_there = place == facts.directory;
+  if (!facts.failure.empty()) {
+    report.Error("journal", absl::StrFormat("%s cannot be looked at: %s", place, facts.failure),
+                 "make it: the scheduler makes its journal's directory, and none above that");
+    return report.Take();
+  }
+  if (!facts.is_directory) {
+    report.Error("journal", place + " is no directory", another);
+    return report.Take();
+  }
+  if (is_there && facts.owner != facts.own_user) {
+    report.Error("journal",
+                 absl::StrFormat("%s belongs to user %d, and this is user %d", place, facts.owner,
+                                 facts.own_user),
+                 "start this command and the scheduler as one user, or " + another);
+    return report.Take();
+  }
+  if (!facts.why_not_writable.empty()) {
+    report.Error("journal",
+                 absl::StrFormat("user %d cannot write into %s: %s", facts.own_user, place,
+                                 facts.why_not_writable),
+                 "give the scheduler's user that right, or " + another);
+    return report.Take();
+  }
+  // The scheduler refuses a directory into which others write, as they could replace the journal.
+  const uint32_t of_others = is_there ? facts.mode & 077 : 0;
+  const std::string open_to =
+      absl::StrFormat("%s has mode %04o: other users may %s", place, facts.mode & 07777,
+                      (of_others & 022) != 0 ? "write into it" : "look in");
+  if ((of_others & 022) != 0) {
+    report.Error("journal", open_to, "chmod 700 " + place);
+  } else if (of_others != 0) {
+    report.Warn("journal", open_to, "chmod 700 " + place);
+  }
+  if (facts.is_in_memory) {
+    report.Warn("journal", place + " is in memory, and does not outlive a restart of the machine",
+                "a directory on a disk, in setting journal");
+  }
+  const std::string room = absl::StrFormat("%s free", Size(facts.free_bytes));
+  if (facts.free_bytes < kEnoughForJournal) {
+    report.Warn("journal", absl::StrFormat("%s has %s", place, room),
+                "free 1 GiB there, or a directory on a larger disk");
+  }
+  Findings findings = report.Take();
+  if (!findings.empty()) return findings;
+  report.Ok("journal", absl::StrFormat("%s %s; %s", facts.directory,
+                                       is_there ? "is there" : "can be made", room));
   return report.Take();
 }
 

@@ -65,6 +65,24 @@ struct MachineFacts {
 // Returns the findings about a machine.
 Findings CheckMachine(const MachineFacts& facts);
 
+// The facts of the directory in which a scheduler is to keep its journal.
+struct JournalFacts {
+  std::string directory;
+  // The directory itself or, where it is not there, its parent, in which a scheduler makes it. The
+  // other facts are of this one.
+  std::string looked_at;
+  std::string failure;  // why it cannot be looked at
+  bool is_directory = false;
+  uint32_t owner = 0;
+  uint32_t own_user = 0;
+  uint32_t mode = 0;
+  std::string why_not_writable;  // empty where this user can write
+  bool is_in_memory = false;     // whether its file system is a tmpfs or the like
+  uint64_t free_bytes = 0;
+};
+// Returns the findings about a journal's directory.
+Findings CheckJournal(const JournalFacts& facts);
+
 // The facts of a job, in the order in which they are looked for; all facts after a failure are
 // empty.
 struct JobFacts {

@@ -1,9 +1,13 @@
 #include "cli/machine_facts.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <link.h>
+#include <linux/magic.h>
 #include <sched.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/statvfs.h>
 #include <sys/timex.h>
 #include <sys/wait.h>
@@ -274,6 +278,35 @@ MachineFacts GatherMachineFacts() {
   if (bdn_describe_devices(nullptr, devices, sizeof(devices), nullptr) == BDN_OK) {
     facts.devices = devices;
   }
+  return facts;
+}
+
+JournalFacts GatherJournalFacts(const std::string& directory) {
+  JournalFacts facts;
+  // A trailing slash would make the directory its own parent.
+  fs::path path = fs::path(directory).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  facts.directory = path.string();
+  facts.looked_at = facts.directory;
+  facts.own_user = geteuid();
+  struct stat found = {};
+  if (stat(facts.looked_at.c_str(), &found) != 0 && errno == ENOENT) {
+    facts.looked_at = path.has_parent_path() ? path.parent_path().string() : ".";
+  }
+  struct statfs system = {};
+  if (stat(facts.looked_at.c_str(), &found) != 0 || statfs(facts.looked_at.c_str(), &system) != 0) {
+    facts.failure = strerror(errno);
+    return facts;
+  }
+  facts.is_directory = S_ISDIR(found.st_mode);
+  facts.owner = found.st_uid;
+  facts.mode = found.st_mode;
+  // By the effective user, as open and mkdir ask.
+  if (faccessat(AT_FDCWD, facts.looked_at.c_str(), W_OK | X_OK, AT_EACCESS) != 0) {
+    facts.why_not_writable = strerror(errno);
+  }
+  facts.is_in_memory = system.f_type == TMPFS_MAGIC || system.f_type == RAMFS_MAGIC;
+  facts.free_bytes = static_cast<uint64_t>(system.f_bavail) * static_cast<uint64_t>(system.f_bsize);
   return facts;
 }
 

@@ -114,6 +114,60 @@ TEST(CheckMachine, NamesEachThingThatIsWrong) {
   }
 }
 
+JournalFacts GoodJournal() {
+  return {.directory = "/j/gpt-7",
+          .looked_at = "/j/gpt-7",
+          .is_directory = true,
+          .owner = 1000,
+          .own_user = 1000,
+          .mode = 040700,
+          .free_bytes = uint64_t{2} << 30};
+}
+
+TEST(CheckJournal, FindsNothingWhereTheSchedulerCanKeepIt) {
+  JournalFacts facts = GoodJournal();
+  EXPECT_EQ(FindIn(CheckJournal(facts), "journal").seen, "/j/gpt-7 is there; 2.0 GiB free");
+  facts.mode = 042700;  // as it is made in a directory with setgid
+  EXPECT_EQ(ExitCodeOf(CheckJournal(facts)), 0);
+  // Only the right to write matters in the parent of one that is not there.
+  facts.looked_at = "/j";
+  facts.owner = 0;
+  facts.mode = 041777;
+  EXPECT_EQ(FindIn(CheckJournal(facts), "journal").seen, "/j/gpt-7 can be made; 2.0 GiB free");
+  EXPECT_EQ(ExitCodeOf(CheckJournal(facts)), 0);
+}
+
+TEST(CheckJournal, NamesEachThingThatIsWrong) {
+  const struct {
+    Severity severity;
+    const char* seen;
+    void (*spoil)(JournalFacts*);
+  } kCases[] = {
+      {Severity::kError, "/j cannot be looked at: gone",
+       [](auto* f) { f->looked_at = "/j", f->failure = "gone"; }},
+      {Severity::kError, "is no directory", [](auto* f) { f->is_directory = false; }},
+      {Severity::kError, "belongs to user 0, and this is user 1000", [](auto* f) { f->owner = 0; }},
+      {Severity::kError, "user 1000 cannot write into /j/gpt-7: denied",
+       [](auto* f) { f->why_not_writable = "denied"; }},
+      {Severity::kError, "user 1000 cannot write into /j: denied",
+       [](auto* f) { f->looked_at = "/j", f->why_not_writable = "denied"; }},
+      {Severity::kError, "mode 0720: other users may write", [](auto* f) { f->mode = 040720; }},
+      {Severity::kWarning, "mode 0755: other users may look in", [](auto* f) { f->mode = 040755; }},
+      {Severity::kWarning, "in memory", [](auto* f) { f->is_in_memory = true; }},
+      {Severity::kWarning, "512.0 MiB free", [](auto* f) { f->free_bytes = 512 << 20; }},
+  };
+  for (const auto& one : kCases) {
+    JournalFacts facts = GoodJournal();
+    one.spoil(&facts);
+    const Findings findings = CheckJournal(facts);
+    ASSERT_EQ(findings.size(), 1u) << one.seen << "\n" << DescribeFindings(findings);
+    EXPECT_EQ(findings[0].subject, "journal");
+    EXPECT_EQ(findings[0].severity, one.severity) << one.seen;
+    EXPECT_NE(findings[0].seen.find(one.seen), std::string::npos) << findings[0].seen;
+    EXPECT_NE(findings[0].remedy, "") << one.seen;
+  }
+}
+
 JobFacts GoodJob() {
   JobFacts facts;
   facts.scheduler = "a:7000";

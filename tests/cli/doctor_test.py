@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import hmac
 import json
+import os
 import re
 import socket
 import subprocess
@@ -56,6 +57,46 @@ def test_looks_at_this_machine(real):
 def test_a_daemon_that_is_not_there_is_an_error(staged):
     (staged.path.parent / "bandoneon-server").unlink()
     assert findings(staged)["programs"]["level"] == "error"
+
+
+def is_in_memory(path):
+    return subprocess.run(["stat", "-f", "-c", "%T", path], capture_output=True, text=True, check=True).stdout.strip() == "tmpfs"
+
+
+def test_the_directory_of_a_journal(real, tmp_path):
+    if is_in_memory(tmp_path):
+        pytest.skip("temporary files are in memory here")
+    journal = tmp_path / "journal"
+    assert "journal" not in findings(real)
+    found = findings(real, "--journal", journal)["journal"]
+    assert f"{journal} can be made; " in found["seen"] and not journal.exists()
+    journal.mkdir(0o700)
+    found = findings(real, "--journal", f"{journal}/")["journal"]
+    assert f"{journal} is there; " in found["seen"] and found["seen"].endswith("GiB free")
+    journal.chmod(0o770)
+    real.environment["BANDONEON_JOURNAL"] = str(journal)
+    found = findings(real)["journal"]
+    assert found["level"] == "error" and "mode 0770" in found["seen"] and found["remedy"] == f"chmod 700 {journal}"
+    found = findings(real, "--journal", journal / "one" / "more")["journal"]
+    assert found["level"] == "error" and f"{journal}/one cannot be looked at: No such file" in found["seen"]
+    (journal / "file").touch()
+    assert "is no directory" in findings(real, "--journal", journal / "file")["journal"]["seen"]
+    assert "Not a directory" in findings(real, "--journal", journal / "file" / "more")["journal"]["seen"]
+
+
+def test_a_journal_in_memory(real):
+    if not is_in_memory("/dev/shm"):
+        pytest.skip("/dev/shm is no tmpfs here")
+    found = findings(real, "--journal", "/dev/shm/bandoneon-journal-that-is-not-there")["journal"]
+    assert found["level"] == "warning" and "does not outlive a restart of the machine" in found["seen"] + found["remedy"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a directory of another user's")
+def test_a_journal_of_another_user(real, tmp_path):
+    (tmp_path / "journal").mkdir(0o700)
+    os.chown(tmp_path / "journal", 65532, 65532)
+    found = findings(real, "--journal", tmp_path / "journal")["journal"]
+    assert found["level"] == "error" and "belongs to user 65532, and this is user 0" in found["seen"]
 
 
 def test_a_port_where_nobody_listens(real):
@@ -272,6 +313,7 @@ def test_who_waits_when_it_ends_is_told_so(real):
     (["--peer", "127.0.0.1:0"], "expected host:port"),
     (["--scheduler", "host"], "expected host:port"),
     (["--rates"], "say --scheduler"),
+    (["--journal", ""], "--journal needs a directory"),
     (["--timeout", "soon"], "--timeout is 'soon'"),
 ])
 def test_names_what_is_wrong(real, args, names):
