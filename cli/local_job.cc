@@ -34,6 +34,8 @@ constexpr std::chrono::seconds kSchedulerStart{30};
 constexpr int kSshFailed = 255;
 // The scheduler's line once the job has begun.
 constexpr char kBegunLine[] = "all nodes have joined";
+// The scheduler's line when a signal ends it, with 0, and its journal keeps the job.
+constexpr char kLeftLine[] = "the job goes on: its nodes wait up to";
 // The exit code of a program that the job has gone on without, and that may be started anew.
 constexpr int kEvictedCode = 75;
 constexpr char kLoopback4[] = "127.0.0.1";
@@ -197,7 +199,10 @@ LocalJob::~LocalJob() {
 
 void LocalJob::HandleText(size_t process, ProcessGroup::Stream stream, std::string_view text,
                           ProcessGroup::End end) {
-  has_begun_ |= process == kScheduler && text.find(kBegunLine) != std::string_view::npos;
+  if (process == kScheduler) {
+    has_begun_ |= text.find(kBegunLine) != std::string_view::npos;
+    has_left_job_ |= text.find(kLeftLine) != std::string_view::npos;
+  }
   if (worker_line_ && is_worker(process) && stream == ProcessGroup::Stream::kOut) {
     return worker_line_(static_cast<int>(process - worker(0)), text);
   }
@@ -480,7 +485,8 @@ void LocalJob::HandleEnd(size_t process, int code) {
   // A process that was told to end may end by the signal that told it; one that was killed
   // otherwise has failed.
   const bool by_signal = code == 128 + SIGTERM || (code > 128 && code == code_);
-  const bool expected = code == 0 || (told && (code <= 128 || by_signal));
+  const bool expected =
+      (code == 0 && !IsLostScheduler({process, code})) || (told && (code <= 128 || by_signal));
   if (expected || IsStartedAgain({process, code}) || GoesOnWithout({process, code})) return;
   failures_.push_back({process, code});
   // The cause, which is known when all have ended, is named last. Until then the first to end is
@@ -525,12 +531,20 @@ bool LocalJob::GoesOnWithout(const Failure& ended) {
   return true;
 }
 
-bool LocalJob::IsStartedAgain(const Failure& ended) {
-  const bool is_lost = ended.process == kScheduler && ended.code > 128;
+bool LocalJob::IsLostScheduler(const Failure& ended) const {
+  if (ended.process != kScheduler || options_.restarts == 0) return false;
   // Once the job ends, also because of another process, nobody needs the scheduler again.
-  if (!is_lost || phase_ != Phase::kRunning) return false;
+  if (phase_ != Phase::kRunning) return false;
+  return ended.code > 128 || (ended.code == 0 && has_left_job_);
+}
+
+bool LocalJob::IsStartedAgain(const Failure& ended) {
+  if (!IsLostScheduler(ended)) return false;
   if (restarts_.size() >= static_cast<size_t>(options_.restarts)) return false;
-  const std::string end = DescribeEnd(ended);
+  const std::string end = ended.code == 0
+                              ? absl::StrFormat("%s (pid %d) was told to end",
+                                                group_.name(kScheduler), group_.pid(kScheduler))
+                              : DescribeEnd(ended);
   // At the same addresses, which nodes and people know.
   const absl::Status started = group_.StartAgain(
       kScheduler, DaemonSpec("scheduler", SchedulerArgv(scheduler_address_, page_address_)));
@@ -538,6 +552,7 @@ bool LocalJob::IsStartedAgain(const Failure& ended) {
     Say(std::string(started.message()));
     return false;
   }
+  has_left_job_ = false;
   restarts_.push_back(end);
   Say(absl::StrFormat("%s; it is started again, %d of %d times, and goes on with the job", end,
                       restarts_.size(), options_.restarts));

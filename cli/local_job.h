@@ -159,8 +159,10 @@ class LocalJob {
   // or a host's daemon, which a signal ended or which the job had gone on without, and enough are
   // left. Notes that, and says so.
   bool GoesOnWithout(const Failure& ended);
-  // Returns whether the process was the scheduler, a signal had ended it, and it runs again. Notes
-  // that, and says so.
+  // Returns whether a signal has ended the scheduler, or told it to end, so that another one can go
+  // on with the job.
+  bool IsLostScheduler(const Failure& ended) const;
+  // Returns whether the scheduler was lost, and was started again. Notes that, and says so.
   bool IsStartedAgain(const Failure& ended);
   // Returns the line with the restarts of the scheduler behind it, if there were any.
   std::string WithRestarts(std::string line) const;
@@ -206,6 +208,8 @@ class LocalJob {
   // Whether all nodes have joined, as the scheduler's log tells. A job that lacks a worker before
   // that never begins.
   bool has_begun_ = false;
+  // Whether the scheduler has said that it ends and its journal keeps the job.
+  bool has_left_job_ = false;
   bool output_lost_ = false;
   LinePrinter printer_;
   EchoFilter echoes_;

@@ -378,6 +378,34 @@ def test_the_end_of_a_scheduler_is_the_jobs_once_its_restarts_are_used_up(staged
         f"the scheduler was started again once, after scheduler (pid {first}) was killed by signal 9 (Killed)")
 
 
+def test_a_scheduler_that_is_told_to_end_leaves_the_job_to_another(staged):
+    told = scheduler_that_tells_its_arguments(staged)
+    path = staged.path.parent / "bandoneon-scheduler"
+    leave = 'trap "echo the job goes on: its nodes wait up to 10m for a scheduler >&2; exit 0" TERM'
+    # Before it tells that it runs.
+    text = path.read_text().replace("#!/bin/sh\n", f"#!/bin/sh\n{leave}\n")
+    write_program(path, text.replace("exec sleep 1000", "sleep 1000 & wait"))
+    run = staged.start("run", "--restarts", 1, "--linger", "0s", *shell("echo ready; exec sleep 1000"))
+    read_until(run.stdout, 1, "ready")
+    for number in (1, 2):
+        os.kill(int(await_schedulers(told, run, number)[-1][1]), signal.SIGTERM)
+    first, second = (words[1] for words in await_schedulers(told, run, 2))
+    _, error = run.communicate(timeout=LIMIT)
+    assert run.returncode == 1, error
+    assert error.splitlines()[-1] == (
+        f"[run] the job failed because scheduler (pid {second}) was lost; "
+        f"the scheduler was started again once, after scheduler (pid {first}) was told to end")
+
+
+def test_a_scheduler_that_has_ended_well_is_not_started_again(staged):
+    told = scheduler_that_tells_its_arguments(staged)
+    path = staged.path.parent / "bandoneon-scheduler"
+    write_program(path, path.read_text().replace("exec sleep 1000", f": > {told.parent}/over"))
+    line = f"while ! [ -e {told.parent}/over ]; do sleep 0.05; done"
+    done = staged.run("run", "--restarts", 3, *shell(line))
+    assert done.returncode == 0 and len(told.read_text().splitlines()) == 1, done.stderr
+
+
 @pytest.mark.parametrize("options", [[], ["--restarts", 0]])
 def test_without_restarts_there_is_no_journal_and_a_lost_scheduler_is_the_end(staged, options):
     told = scheduler_that_tells_its_arguments(staged)
