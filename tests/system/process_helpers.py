@@ -39,3 +39,15 @@ class Process:
     def output(self):
         self._reader.join()
         return "".join(self.lines)
+
+
+def children_of(pid):
+    """The pids of a process's children."""
+    found = []
+    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        try:
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == pid:
+                found.append(int(stat.parent.name))
+        except OSError:
+            continue  # It has just ended.
+    return found
