@@ -25,6 +25,7 @@ OVERLAYS = ("dev", "prod-tcp", "prod-rdma")
 # By what the chart is to have besides, the values that say so and the components of kustomize that do.
 VARIANTS = {
     "monitoring": (["monitoring.enabled=true"], ["monitoring"]),
+    "no journal": (["scheduler.journal.enabled=false"], ["no-journal"]),
     "cert-manager": (["tls.certManager=true"], ["cert-manager"]),
     "gpu": (["workers.gpus.count=1"], ["gpu"]),
     "daemon": (["workers.daemon.enabled=true"], ["worker-daemon"]),
@@ -38,7 +39,8 @@ VARIANTS = {
 # What the chart alone has values for.
 CHART_ALONE = {
     "everything": ["tls.certManager=true", "monitoring.enabled=true", "workers.gpus.count=8", "workers.daemon.enabled=true", "rdma.enabled=true",
-                   "rdma.resource=vpc.amazonaws.com/efa", "rdma.count=4", "rdma.provider=efa", "rdma.domain=rdmap0s6-rdm", "rdma.ipcLock=true"],
+                   "rdma.resource=vpc.amazonaws.com/efa", "rdma.count=4", "rdma.provider=efa", "rdma.domain=rdmap0s6-rdm", "rdma.ipcLock=true", "scheduler.journal.size=20Gi",
+                   "scheduler.journal.storageClass=fast", "scheduler.journal.timeout=1h"],
 }
 JOBS = (*(f"overlays/{name}" for name in OVERLAYS), "helm", *(f"helm with {name}" for name in (*VARIANTS, *CHART_ALONE)))
 RENDERED = (*JOBS, "trainer")
@@ -219,9 +221,12 @@ def test_pods_are_as_restricted_as_can_be(objects):
         spec = template["spec"]
         assert spec["automountServiceAccountToken"] is False, name
         assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
+        claims = [volume for volume in spec["volumes"] if "persistentVolumeClaim" in volume]
         assert spec["securityContext"] == {"runAsNonRoot": True, "runAsUser": 65532, "runAsGroup": 65532, "fsGroup": 65532,
-                                           "seccompProfile": {"type": "RuntimeDefault"}}
-        assert all({"secret", "emptyDir"} & volume.keys() for volume in spec["volumes"])
+                                           "seccompProfile": {"type": "RuntimeDefault"}} | (
+                                               {"fsGroupChangePolicy": "OnRootMismatch"} if claims else {})
+        assert all({"secret", "emptyDir"} & volume.keys() or volume in claims for volume in spec["volumes"])
+        assert not claims or role_of(template) == "scheduler"
         for container in containers(template):
             expected = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
             if locks_memory(template):
@@ -417,6 +422,31 @@ def test_addresses_are_of_services(rendered, name):
     assert variables["BANDONEON_ADVERTISE"] == f"tcp://pod-0.{server['spec']['serviceName']}:{data}"
 
 
+@pytest.mark.parametrize("name", JOBS)
+def test_a_scheduler_keeps_its_journal_on_a_volume_that_outlives_its_pod(rendered, certificates, name):
+    objects = rendered(name)
+    template = template_of(only(objects, "Deployment"))
+    (container,) = containers(template)
+    settings = check_config(container["command"], environment(objects, container, certificates, "scheduler"))
+    claims = [found for found in objects if found["kind"] == "PersistentVolumeClaim"]
+    volumes = {volume["name"]: volume["persistentVolumeClaim"] for volume in template["spec"]["volumes"] if "persistentVolumeClaim" in volume}
+    if "no journal" in name:
+        assert settings["journal"] == "" and not claims and not volumes
+        return
+    (claim,) = claims
+    assert volumes == {"journal": {"claimName": claim["metadata"]["name"]}}
+    (mount,) = [mount for mount in container["volumeMounts"] if mount["name"] == "journal"]
+    # The kubelet opens the volume's own directory to a group, and the scheduler takes only one of its own.
+    assert settings["journal"] == f"{mount['mountPath']}/{settings['job-id']}" and not mount.get("readOnly")
+    assert seconds(settings["scheduler-timeout"]) == (3600 if "everything" in name else 600)
+    # Two generations of it, each of which may take 1 GiB.
+    assert claim["spec"]["accessModes"] == ["ReadWriteOnce"] and gib(claim["spec"]["resources"]["requests"]["storage"]) >= 2
+    assert claim["spec"].get("storageClassName") == ("fast" if "everything" in name else None)
+    for other in ("StatefulSet", "JobSet"):
+        for container in containers(template_of(only(objects, other))):
+            assert "BANDONEON_JOURNAL" not in environment(objects, container), other
+
+
 def gib(text):
     return float(re.fullmatch(r"(\d+)Gi?B?", text.replace("GiB", "Gi"))[1])
 
@@ -556,6 +586,9 @@ def test_values_fit_their_schema():
     jsonschema.validate(values, rules)
     for wrong in ({"job": values["job"] | {"worker": 2}}, {"job": values["job"] | {"workers": 0}}, {"extra": 1}, {"monitoring": values["monitoring"] | {"namespace": "Not One"}},
                   {"rdma": values["rdma"] | {"resource": "hca"}}, {"rdma": values["rdma"] | {"count": 0}},
+                  {"scheduler": values["scheduler"] | {"journal": values["scheduler"]["journal"] | {"size": "2G"}}},
+                  {"scheduler": values["scheduler"] | {"journal": values["scheduler"]["journal"] | {"timeout": "soon"}}},
+                  {"scheduler": values["scheduler"] | {"journal": {"enabled": False}}},
                   {"workers": values["workers"] | {"gpus": {"count": -1, "resource": "nvidia.com/gpu"}}},
                   {"workers": values["workers"] | {"daemon": values["workers"]["daemon"] | {"processes": 0}}},
                   {"images": values["images"] | {"torch": {"repository": "x", "tag": "latest", "digest": ""}}}):
