@@ -65,11 +65,30 @@ def test_a_stop_waits_longer_than_the_drain(role):
     assert seconds(stop) > seconds(variables_of(role, False)["BANDONEON_DRAIN_TIMEOUT"])
 
 
-def test_units_differ_in_what_they_start_alone():
+@pytest.mark.parametrize("role", ROLES)
+def test_a_daemon_that_is_lost_is_started_again(role):
+    assert values(role, "Restart") == ["on-failure"] and seconds(values(role, "RestartSec")[0]) < 10
+
+
+def test_the_scheduler_keeps_its_journal_in_a_directory_of_its_own(certificates):
+    (state,), (mode,) = values("scheduler", "StateDirectory"), values("scheduler", "StateDirectoryMode")
+    ((name, path),) = [line.split("=", 1) for line in values("scheduler", "Environment")]
+    assert (name, mode) == ("BANDONEON_JOURNAL", "0700") and "%i" in state
+    assert path == f"%S/{state}/journal", "the scheduler makes the last directory, and none above it"
+    # The file with the settings comes later, so that its values count.
+    assert unit_of("scheduler").index("Environment=") < unit_of("scheduler").index("EnvironmentFile=")
+    variables = {"BANDONEON_JOURNAL": path.replace("%S", "/var/lib").replace("%i", JOB)} | variables_of("scheduler", False)
+    command = command_of("scheduler", certificates["scheduler"])
+    assert check_config(command, variables)["journal"] == "/var/lib/bandoneon/gpt-7/journal"
+    assert check_config(command, variables | variables_of("scheduler", True))["journal"] == "", "as the example turns it off"
+
+
+def test_units_differ_in_what_they_start_and_keep_alone():
     """So that hardening is the same for all."""
     def rest(role):
         text = unit_of(role).split("[Service]")[1].replace(f"bandoneon-{role}", "bandoneon-ROLE")
-        return re.sub(r"(?m)^ExecStart=.*$", "", text.replace(f"/{role}", "/ROLE"))
+        text = re.sub(r"(?m)^(ExecStart|Environment|StateDirectory|StateDirectoryMode)=.*\n", "", text.replace(f"/{role}", "/ROLE"))
+        return re.sub(r"(?m)^# Before the file.*\n", "", text)
     assert rest("scheduler") == rest("server") == rest("worker")
 
 
