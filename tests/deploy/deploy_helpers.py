@@ -39,3 +39,10 @@ def seconds(text):
     parts = re.findall(r"(\d+)(h|min|m|s)", text)
     assert parts and "".join(map("".join, parts)) == text, text
     return sum(int(number) * units[unit] for number, unit in parts)
+
+
+def fill_in(text, variables):
+    """Of compose.yaml: "${NAME-default}" as an engine fills it in."""
+    filled = re.sub(r"\$\{(\w+)-([^}]*)\}", lambda match: variables.get(match[1], match[2]), text)
+    assert "${" not in filled, text
+    return filled

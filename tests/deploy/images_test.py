@@ -4,11 +4,12 @@ import re
 
 import pytest
 import yaml
-from deploy_helpers import DEPLOY, ROLES, ROOT, check_config, issue_certificates, seconds
+from deploy_helpers import DEPLOY, ROLES, ROOT, check_config, fill_in, issue_certificates, seconds
 
 VERSION = re.search(r"project\(bandoneon VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text(encoding="utf-8"))[1]
 DOCKERFILE = (DEPLOY / "docker" / "Dockerfile").read_text(encoding="utf-8")
-COMPOSE = yaml.safe_load((DEPLOY / "docker" / "compose.yaml").read_text(encoding="utf-8"))
+COMPOSE_TEXT = (DEPLOY / "docker" / "compose.yaml").read_text(encoding="utf-8")
+COMPOSE = yaml.safe_load(COMPOSE_TEXT)
 SERVICES = COMPOSE["services"]
 
 
@@ -67,10 +68,29 @@ def test_versions_are_the_trees():
 def test_daemons_accept_what_they_are_started_with(certificates, name):
     service = SERVICES[name]
     folder = str(certificates[name.split("-")[0]])
-    variables = {key: value.replace("/certs", folder) for key, value in service["environment"].items()}
+    variables = {key: fill_in(value, {}).replace("/certs", folder) for key, value in service["environment"].items()}
     settings = check_config(service["command"], variables)
     assert settings["job-id"] == "compose" and settings["insecure"] == "false"
     assert seconds(service["stop_grace_period"]) > seconds(settings["drain-timeout"])
+
+
+def test_a_scheduler_that_is_lost_starts_again_with_its_journal(certificates):
+    service = SERVICES["scheduler"]
+    assert fill_in(service["restart"], {}) == "on-failure"
+    assert not any("restart" in SERVICES[name] for name in SERVICES if name != "scheduler"), "the job does not take others back"
+
+    def journal(variables):
+        environment = {key: fill_in(value, variables).replace("/certs", str(certificates["scheduler"]))
+                       for key, value in service["environment"].items()}
+        return check_config(service["command"], environment)["journal"]
+
+    # In a directory of the volume, whose own the image gives to the user of the daemons.
+    assert journal({}) == "/journal/compose" and "scheduler-journal:/journal" in service["volumes"]
+    assert "/journal" in re.search(r"install -d -o 65532 -g 65532 -m 0700 (.*)$", stage("daemons"), re.MULTILINE)[1].split()
+    # As the head of the file turns it off.
+    off = dict(word.split("=") for word in re.search(r"^# .*?(SCHEDULER_JOURNAL=\S*) (SCHEDULER_RESTART=\S+)", COMPOSE_TEXT,
+                                                     re.MULTILINE).groups())
+    assert journal(off) == "" and fill_in(service["restart"], off) == "no"
 
 
 def test_the_job_is_as_large_as_the_scheduler_is_told():
@@ -94,13 +114,15 @@ def test_a_service_can_do_no_more_than_it_must(name):
     assert service["read_only"] is True and service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"] and "privileged" not in service
     if name != "certs":
-        assert len(service["volumes"]) == 1 and re.fullmatch(r"(\w+)-certs:/certs:ro", service["volumes"][0])[1] == name.split("-")[0]
+        certs, *others = service["volumes"]
+        assert re.fullmatch(r"(\w+)-certs:/certs:ro", certs)[1] == name.split("-")[0]
+        assert others == (["scheduler-journal:/journal"] if name == "scheduler" else [])
         assert service["depends_on"]["certs"]["condition"] == "service_completed_successfully"
 
 
 def test_certificates_are_made_for_each_role():
     script = SERVICES["certs"]["command"][-1]
     assert f"for role in {' '.join(ROLES)}; do" in script and "--job compose" in script
-    assert set(COMPOSE["volumes"]) == {f"{role}-certs" for role in ROLES}
+    assert set(COMPOSE["volumes"]) == {f"{role}-certs" for role in ROLES} | {"scheduler-journal"}
     for role in ROLES:
         assert f"{role}-certs:/certs/{role}" in SERVICES["certs"]["volumes"]

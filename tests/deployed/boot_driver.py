@@ -70,11 +70,21 @@ def main(facts):
     for child in children:
         read_until(child, "half way")
     facts["training"] = {role: show(unit, "StatusText")["StatusText"] for role, unit in UNITS.items()}
-    for unit in UNITS.values():
+    # A scheduler that is lost is started again, and goes on with the job of its journal.
+    lost = show(UNITS["scheduler"], "MainPID")["MainPID"]
+    os.kill(int(lost), signal.SIGKILL)
+    journal.wait_for("this scheduler goes on with job")
+    kept = pathlib.Path(f"/var/lib/bandoneon/{JOB}/journal")
+    facts["after a kill"] = {"mode": f"{kept.stat().st_mode & 0o777:o}", "user": str(kept.stat().st_uid),
+                             "another": show(UNITS["scheduler"], "MainPID")["MainPID"] != lost}
+
+    # The scheduler stays until the job has ended: it would leave that to the one that is started next.
+    drained = {role: unit for role, unit in UNITS.items() if role != "scheduler"}
+    for unit in drained.values():
         systemctl("stop", "--no-block", unit)
-    for _ in UNITS:
+    for _ in drained:
         journal.wait_for("to end by itself")
-    facts["draining"] = {role: show(unit, "ActiveState")["ActiveState"] for role, unit in UNITS.items()}
+    facts["draining"] = {role: show(unit, "ActiveState")["ActiveState"] for role, unit in drained.items()}
     for child in children:  # both, before either is waited for: they leave together
         child.stdin.write("go on\n")
         child.stdin.flush()

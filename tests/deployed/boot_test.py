@@ -80,6 +80,10 @@ def test_a_job_runs_through_them(facts):
     assert all(re.search("ended well", output) for _, output in facts["programs"])
 
 
+def test_a_scheduler_that_is_lost_goes_on_with_the_job(facts):
+    assert facts["after a kill"] == {"mode": "700", "user": facts["process"]["scheduler"]["Uid"], "another": True}
+
+
 def test_a_stop_lets_the_job_end(facts):
     assert set(facts["draining"].values()) == {"deactivating"}
     assert all(seen == {"ActiveState": "inactive", "Result": "success"} for seen in facts["stopped"].values())

@@ -11,6 +11,9 @@ import yaml
 from debian_roots import ROOT, need
 from containers import Container, Image, Network, bind, run, tmpfs
 
+sys.path.insert(0, str(ROOT / "tests" / "deploy"))
+from deploy_helpers import fill_in  # noqa: E402
+
 DOCKER = ROOT / "deploy" / "docker"
 VERSION = re.search(r"project\(bandoneon VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
 DEBIAN = "debian:12-slim"  # the default of BASE
@@ -150,12 +153,12 @@ class Composed:
         service = self._services[name]
         assert service["read_only"] and service["cap_drop"] == ["ALL"] and service["security_opt"] == ["no-new-privileges:true"]
         mounts = [*mounts, *(tmpfs(path) for path in service["tmpfs"]), bind(self._folder / "hosts", "/etc/hosts")]
+        variables = {key: fill_in(value, {}) for key, value in service.get("environment", {}).items()} | env
         for volume in service["volumes"]:
             source, path, *mode = volume.split(":")
             (self._folder / source).mkdir(exist_ok=True)
             os.chown(self._folder / source, 65532, 65532)
             mounts.append(bind(self._folder / source, path, mode == ["ro"]))
-        variables = service.get("environment", {}) | env
         container = Container(self._images[image or service["image"].split(":")[0]], self._folder, name,
                               command or [word.replace("$$", "$") for word in service["command"]],
                               env=[f"{key}={value}" for key, value in variables.items()], mounts=mounts,
@@ -184,13 +187,20 @@ def test_the_job_of_compose_trains_and_drains(daemons, torch, tmp_path):
             services[name].wait_for("health service at port 7080")
         assert {composed.health(name, "liveness") for name in DAEMONS} == {"SERVING"}
         assert composed.health("server-0", "readiness") == "NOT_SERVING"
-        workers = [composed.start(f"worker-{rank}", BANDONEON_RANK=str(rank)) for rank in range(2)]
+        train = ["python", "byteps_compress.py", "--steps", "300"]  # long enough for all that follows
+        workers = [composed.start(f"worker-{rank}", train, BANDONEON_RANK=str(rank)) for rank in range(2)]
         workers[0].wait_for("step 20:")
         assert {composed.health(name, "readiness") for name in DAEMONS} == {"SERVING"}
-        for name in DAEMONS:
+        # As an engine does it by the restart policy.
+        services["scheduler"].signal("KILL")
+        assert services["scheduler"].wait()[0] == 128 + 9
+        services["scheduler"] = composed.start("scheduler")
+        services["scheduler"].wait_for("this scheduler goes on with job compose")
+        servers = [name for name in DAEMONS if name != "scheduler"]
+        for name in servers:
             services[name].signal("TERM")
             services[name].wait_for("to end by itself")
-        assert {composed.health(name, "readiness") for name in DAEMONS} == {"NOT_SERVING"}
+        assert {composed.health(name, "readiness") for name in servers} == {"NOT_SERVING"}
         ends = [container.wait() for container in (*workers, *services.values())]
         assert [code for code, _ in ends] == [0] * 5, ends
         models = [re.search(r"model (\w+)", output)[1] for _, output in ends[:2]]
