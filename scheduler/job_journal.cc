@@ -234,8 +234,8 @@ absl::Status CheckSameSettings(const JobConfig& was, const JobConfig& is) {
   for (const auto& [name, is_same] : same) {
     if (is_same) continue;
     return InvalidArgument(
-        "job '%s', which it keeps, was begun with another %s: start the scheduler with the settings "
-        "that it had, or remove the directory to begin the job anew",
+        "job '%s', which it keeps, was begun with another %s: start the scheduler with the "
+        "settings that it had, or remove the directory to begin the job anew",
         was.job_id, name);
   }
   return absl::OkStatus();

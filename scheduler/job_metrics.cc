@@ -32,7 +32,7 @@ constexpr Family kEpoch = {"epoch", kGauge,
 constexpr Family kJournalBytes = {"journal_bytes", kGauge, "The journal has so many bytes."};
 constexpr Family kJournalFailing = {
     "journal_failing", kGauge,
-    "The journal cannot be written (1), so that nothing about the job can change."};
+    "This is 1 while the journal cannot be written, and nothing about the job can change."};
 constexpr Family kStep = {"job_step", kGauge, "This step is the highest that a node has reported."};
 constexpr Family kTensors = {"tensors", kGauge,
                              "So many tensors are declared, broadcasts included."};

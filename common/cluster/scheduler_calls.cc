@@ -166,7 +166,8 @@ absl::Status SchedulerCalls::Retry(absl::Time deadline,
     absl::Status status = attempt();
     // Only Unavailable is repeated: every other code is an answer.
     if (status.code() != absl::StatusCode::kUnavailable || clock_->Now() >= deadline) return status;
-    if (!WaitToRetry()) return status;
+    // The reason why this node's part is over says more than the last attempt's error.
+    if (!WaitToRetry()) return failure().ok() ? status : failure();
   }
 }
 

@@ -4,6 +4,7 @@ The test kills schedulers while this runs; nothing here knows of that. TEST_PAUS
 its standard input.
 """
 
+import array
 import ctypes
 import os
 import sys
@@ -15,7 +16,7 @@ from bandoneon.worker import Declaration
 
 CODEC = os.environ.get("TEST_CODEC", "none")
 PAUSE = os.environ.get("TEST_PAUSE", "")
-STEPS = int(os.environ.get("TEST_STEPS", "120"))
+STEPS = int(os.environ.get("TEST_STEPS", "60"))
 SIZES = (1000, 70_000, 300_000)
 
 
@@ -42,13 +43,13 @@ def main():
                 reach("declare more")
                 tensors.append(worker.declare([Declaration("more", 5000, push=CODEC, pull=CODEC)])[0])
                 arrays.append((ctypes.c_float * 5000)())
-            for array in arrays:
-                value = float((worker.rank + 1) ** 2 * (step % 16 + 1))
-                ctypes.memmove(array, (ctypes.c_float * len(array))(*[value] * len(array)), ctypes.sizeof(array))
-            tickets = [worker.push(tensor, ctypes.addressof(array), keep=array) for tensor, array in zip(tensors, arrays)]
+            value = float((worker.rank + 1) ** 2 * (step % 16 + 1))
+            for values in arrays:
+                ctypes.memmove(values, array.array("f", [value]).tobytes() * len(values), ctypes.sizeof(values))
+            tickets = [worker.push(tensor, ctypes.addressof(values), keep=values) for tensor, values in zip(tensors, arrays)]
             for ticket in tickets:
                 worker.wait(ticket)
-            print("step", step, *(f"{array[0]:g}/{zlib.crc32(bytes(array)):08x}" for array in arrays), flush=True)
+            print("step", step, *(f"{values[0]:g}/{zlib.crc32(values):08x}" for values in arrays), flush=True)
             time.sleep(0.01)
         print("present", *worker.present(), flush=True)
         reach("leave")

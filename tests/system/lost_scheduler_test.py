@@ -123,7 +123,7 @@ def undisturbed(tmp_path_factory):
                 known[codec] = steps_of(job.start().check_end()[0])
             finally:
                 job.close()
-            assert len(known[codec]) == 121
+            assert len(known[codec]) == 61
         return known[codec]
 
     return lines
@@ -213,7 +213,7 @@ def test_a_scheduler_that_was_stopped_goes_on_itself(make, undisturbed):
         # Nobody else may take the job over meanwhile.
         second = job.start_scheduler()
         assert second.child.wait(20) == 2
-        assert "another scheduler uses" in second.output()
+        assert "another scheduler of this job is using it" in second.output()
     finally:
         job.schedulers[0].child.send_signal(signal.SIGCONT)
     job.schedulers.append(job.schedulers.pop(0))
