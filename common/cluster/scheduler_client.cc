@@ -306,10 +306,13 @@ absl::Status GrpcControlPlane::Leave(const absl::Status& reason, absl::Duration 
   wire::LeaveRequest message;
   calls_.SetCaller(message.mutable_caller());
   Write(reason, message.mutable_reason());
-  return calls_.RetryAtReturn(clock_->Now() + timeout, [&](absl::Duration left) {
+  const auto leave = [&](absl::Duration left) {
     message.set_timeout_ms(TimeoutToMilliseconds(left));
     return calls_.Leave(message, left + kAnswerGrace);
-  });
+  };
+  // A node that has failed need not wait for another scheduler, which finds it lost.
+  if (!reason.ok()) return leave(timeout);
+  return calls_.RetryAtReturn(clock_->Now() + timeout, leave);
 }
 
 void GrpcControlPlane::Close() {
