@@ -330,7 +330,13 @@ absl::Status Declarations::Plan(Batch* batch) {
 
 std::optional<absl::StatusOr<DeclarationAnswer>> Declarations::AnswerOf(
     uint64_t number, const RosterMember& member) const {
-  const Batch& batch = batches_.at(number);
+  const auto found = batches_.find(number);
+  // A batch goes once all know how it ended, among whom those count that are leaving. A call that
+  // such a worker has made besides may come after that.
+  if (found == batches_.end()) {
+    return Aborted("declaring tensors: %s is leaving the job", NameOf(member));
+  }
+  const Batch& batch = found->second;
   if (!batch.declared.failure().ok()) return batch.declared.failure();
   if (batch.version.has_value()) {
     if (batch.version->catalogue > InstalledEverywhere().catalogue) return std::nullopt;
@@ -347,6 +353,7 @@ void Declarations::MarkAnswered(uint64_t number, const RosterMember& member) {
   latest.next_batch = number + 1;
   // Kept for a repetition of the call, whose answer may be lost on the way.
   latest.answer = AnswerOf(number, member);
+  if (batch == batches_.end()) return;
   batch->second.answered.Arrive(member);
   if (batch->second.answered.full()) batches_.erase(batch);
 }

@@ -42,6 +42,7 @@ JobOptions Options(int min_workers = 0) {
 class MemoryLog final : public JobLog {
  public:
   absl::Status Append(const JobEvent& event) override {
+    ++attempts;
     if (!refusal.ok()) return refusal;
     records.push_back(ToRecord(event));
     is_of_barriers.push_back(
@@ -84,6 +85,7 @@ class MemoryLog final : public JobLog {
   std::vector<bool> is_of_barriers;
   absl::Status refusal;
   size_t since_shortened = 0;
+  size_t attempts = 0;
   size_t most = 1000000;
 };
 
@@ -267,9 +269,13 @@ TEST_F(JobReplayTest, WhatCannotBeLoggedHasNotHappened) {
   EXPECT_TRUE(absl::IsUnavailable(job_->Retire(1, {}, At(0))));
   EXPECT_TRUE(absl::IsUnavailable(job_->AcknowledgePlacement(4, {.epoch = 1}, At(0))));
   // A lease that is over is looked at again in a second, and not all the time.
+  const size_t attempts_before = log_.attempts;
   job_->Advance(At(5));
   EXPECT_EQ(job_->state(), Job::State::kRunning);
   EXPECT_EQ(job_->NextDeadline(), At(6));
+  EXPECT_EQ(log_.attempts, attempts_before + 1);
+  job_->Advance(At(5.9));
+  EXPECT_EQ(log_.attempts, attempts_before + 1);
   HearAll(5.5);
   EXPECT_EQ(job_->table().membership()->epoch, 1u);
   log_.refusal = absl::OkStatus();
@@ -291,6 +297,95 @@ TEST(JobRecordTest, RefusesRecordsThatNobodyWrites) {
   EXPECT_FALSE(FromRecord({1, ""}).ok());
   EXPECT_FALSE(FromRecord({2, "\xff\xff"}).ok());
   EXPECT_FALSE(FromRecord({8, ""}).ok());  // a call that joins is none of a job that has begun
+}
+
+// A journal whose records are whole, but tell of things that cannot have been.
+TEST(JobReplaySearch, AnyEventsLeaveAJobThatAnswers) {
+  MemoryLog log;
+  Job first(Options(), At(0), &log);
+  for (Rank rank = 0; rank < kWorkers; ++rank) {
+    first.Join(JoinOf(Role::kWorker, rank), kControlVersion, At(9), At(0));
+  }
+  for (Rank rank = 0; rank < kServers; ++rank) {
+    first.Join(JoinOf(Role::kServer, rank), kControlVersion, At(9), At(0));
+  }
+  const JobEvent begun = log.Events().at(0);
+  for (uint64_t seed = 1; seed <= 20000; ++seed) {
+    std::mt19937_64 random(seed);
+    const auto below = [&random](uint64_t most) { return random() % most; };
+    const auto node = [&] { return static_cast<NodeId>(below(kWorkers + kServers + 2)); };
+    const auto name = [&] { return std::string(1, static_cast<char>('a' + below(3))); };
+    std::vector<JobEvent> events = {begun};
+    for (int i = 0; i < 40; ++i) {
+      switch (below(11)) {
+        case 0: {
+          DeclarationPart part = PartOf(name(), below(4));
+          part.count = static_cast<uint32_t>(below(3));
+          part.first = static_cast<uint32_t>(below(3));
+          events.push_back(PartDeclared{node(), std::move(part)});
+          break;
+        }
+        case 1:
+          events.push_back(PartDeclared{node(), PartOf(name(), below(4))});
+          break;
+        case 2:
+          events.push_back(BarrierReached{node(), name(), below(4)});
+          break;
+        case 3:
+          events.push_back(
+              NodeLeft{node(), below(8) == 0 ? absl::AbortedError("why") : absl::OkStatus()});
+          break;
+        case 4:
+          events.push_back(PlacementInstalled{node(),
+                                              {.epoch = static_cast<Epoch>(below(3)),
+                                               .catalogue = static_cast<uint32_t>(below(4))}});
+          break;
+        case 5:
+          events.push_back(TensorsRetired{node(), {static_cast<uint32_t>(below(4))}});
+          break;
+        case 6:
+          events.push_back(NodeLost{node(), "went"});
+          break;
+        case 7: {
+          using WaitKind = WaitSubject::Kind;
+          const WaitKind kinds[] = {WaitKind::kDeclare, WaitKind::kBarrier, WaitKind::kLeave};
+          const WaitKind kind = kinds[below(3)];
+          WaitSubject subject{kind};
+          if (kind == WaitKind::kDeclare) subject.batch = below(3);
+          if (kind == WaitKind::kBarrier) subject.barrier = name();
+          events.push_back(CallEnded{node(), subject});
+          break;
+        }
+        case 8:
+          events.push_back(JobResumed());
+          break;
+        case 9:
+          events.push_back(BarrierState{name(), {{node(), below(3)}, {node(), below(3)}}});
+          break;
+        case 10:
+          events.push_back(ArrivalsAnswered{node(), {{below(4), {}}}});
+          break;
+      }
+    }
+    Job job(Options(static_cast<int>(below(2))), At(0));
+    job.Resume(events, At(1));
+    std::vector<CallId> calls;
+    for (NodeId each = 0; each < kWorkers + kServers + 2; ++each) {
+      (void)job.Heartbeat(each, {}, At(1));
+      calls.push_back(job.ArriveAtBarrier(each, {name(), below(4), below(4)}, At(2), At(1)));
+      calls.push_back(job.Declare(each, PartOf(name(), below(4)), At(2), At(1)));
+      calls.push_back(job.Leave(each, absl::OkStatus(), At(2), At(1)));
+      (void)job.ViewOf(each);
+    }
+    (void)job.BarrierEvents();
+    (void)job.Waits();
+    job.Advance(At(3));
+    std::set<CallId> answered;
+    for (const Job::Completion& done : job.TakeCompletions()) answered.insert(done.call_id);
+    for (const CallId call : calls) {
+      ASSERT_EQ(answered.count(call), 1u) << "seed " << seed;
+    }
+  }
 }
 
 // One worker: a program of calls. A call whose answer is lost is made again.

@@ -117,6 +117,19 @@ TEST_F(JobTest, AnswersEveryJoinWhenAllNodesHaveJoined) {
   EXPECT_EQ(job_->state(), Job::State::kRunning);
 }
 
+// A program with threads of its own may leave on one and declare on another.
+TEST_F(JobTest, WhoLeavesWhileItDeclaresSomethingElseIsAnswered) {
+  Fill(3, 1);
+  const CallId second = DeclareDigest(2, {Tensor("a")});
+  const CallId third = DeclareDigest(3, {Tensor("b")});
+  job_->Leave(3, absl::OkStatus(), At(kNever), At(0));
+  const CallId first = Declare(1, {Tensor("a")});
+  for (const CallId call_id : {first, second, third}) {
+    EXPECT_TRUE(absl::IsAborted(StatusOf(call_id))) << StatusOf(call_id);
+    EXPECT_THAT(MessageOf(call_id), HasSubstr("worker 2 is leaving the job"));
+  }
+}
+
 TEST_F(JobTest, EndsWhenNotAllNodesJoinInTime) {
   Start(2, 1);
   const CallId call_id = Join(Role::kWorker, 0);
