@@ -98,6 +98,8 @@ class Client {
   virtual ~Client() = default;
 
   virtual Rank rank() const = 0;
+  // Returns the number of workers that have joined: all ranks are below it, whoever is lost later.
+  virtual int joined_size() const = 0;
   // These are of the workers that were not lost, as far as this one has heard: another may have
   // heard of a loss earlier or later. Meet tells all the same.
   virtual int size() const = 0;

@@ -83,6 +83,7 @@ class Worker final : public Client {
   // Returns the rank of the first process that pushes through this worker. Processes are counted
   // over the whole job, in the order of their workers' ranks.
   Rank rank() const override { return first_process_; }
+  int joined_size() const override { return num_processes_; }
   int size() const override { return num_present_.load(std::memory_order_relaxed); }
   Rank first_rank() const override { return first_present_.load(std::memory_order_relaxed); }
   std::shared_ptr<MemoryDomain> memory() override { return HostMemory(); }

@@ -293,6 +293,9 @@ int bdn_leave_at_exit(bdn_worker* worker, const char* cause) {
 }
 
 int bdn_rank(const bdn_worker* worker) { return worker == nullptr ? -1 : worker->client->rank(); }
+int bdn_joined_size(const bdn_worker* worker) {
+  return worker == nullptr ? 0 : worker->client->joined_size();
+}
 int bdn_first_rank(const bdn_worker* worker) {
   return worker == nullptr ? -1 : worker->client->first_rank();
 }

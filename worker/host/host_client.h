@@ -53,6 +53,7 @@ class HostClient final : public Client {
   HostClient& operator=(const HostClient&) = delete;
 
   Rank rank() const override { return channel_.rank(); }
+  int joined_size() const override { return channel_.size(); }
   int size() const override { return channel_.size(); }
   Rank first_rank() const override { return 0; }
   std::shared_ptr<MemoryDomain> memory() override { return arena_; }

@@ -343,7 +343,7 @@ void HostProcesses::WelcomeAll() {
     wire::ToProcess message;
     wire::Welcome* welcome = message.mutable_welcome();
     welcome->set_rank(worker_->rank() + rank);
-    welcome->set_size(static_cast<uint32_t>(worker_->size()));
+    welcome->set_size(static_cast<uint32_t>(worker_->joined_size()));
     welcome->set_local_rank(static_cast<uint32_t>(rank));
     welcome->set_local_size(static_cast<uint32_t>(options_.processes));
     welcome->set_run_seed(worker_->run_seed());
