@@ -608,8 +608,9 @@ void Job::TakeOut(NodeId node, const std::string& how) {
   } else {
     const int fewest = options_.config.min_workers;
     const bool has_rule = member->info.role == Role::kWorker && fewest > 0;
-    FailBy(node, has_rule ? absl::StrFormat("%s; %d workers would be left, and min-workers is %d",
-                                            how, roster_.size() - 1, fewest)
+    const size_t left = roster_.size() - 1;
+    FailBy(node, has_rule ? absl::StrFormat("%s; %d worker%s would be left, and min-workers is %d",
+                                            how, left, left == 1 ? "" : "s", fewest)
                           : how);
   }
 }

@@ -35,6 +35,14 @@ struct PushResult {
   bool nonfinite = false;  // some worker's gradient was not finite; the data is NaN
 };
 
+// The workers of a job that were not lost.
+struct Presence {
+  int size = 0;         // their number
+  Rank first_rank = 0;  // the lowest of their ranks
+
+  bool operator==(const Presence&) const = default;
+};
+
 // One of several gradients that are pushed as their sum.
 struct PushSource {
   // An array of the tensor's declared type and size. Null: `codec` and `payload` replace it.
@@ -98,10 +106,11 @@ class Client {
   virtual ~Client() = default;
 
   virtual Rank rank() const = 0;
-  // These are of the workers that were not lost, as far as this one has heard: another may have
-  // heard of a loss earlier or later. Meet tells all the same.
-  virtual int size() const = 0;
-  virtual Rank first_rank() const = 0;  // the lowest rank
+  // Returns the number of workers that have joined: all ranks are below it, whoever is lost later.
+  virtual int joined_size() const = 0;
+  // Returns the workers that were not lost, as far as this one has heard: another may have heard of
+  // a loss earlier or later. Meet tells all the same.
+  virtual Presence presence() const = 0;
 
   // Returns the memory in which gradients are best made: they are pushed from it without a copy
   // where one can be avoided.

@@ -105,7 +105,7 @@ absl::Status Worker::Start(Registry* telemetry) {
   const std::vector<int>& processes = joined_.processes;
   first_process_ = std::accumulate(processes.begin(), processes.begin() + joined_.rank, 0);
   num_processes_ = std::accumulate(processes.begin(), processes.end(), 0);
-  num_present_ = num_processes_;
+  presence_ = Presence{.size = num_processes_};
   // The worker needs two descriptors for each server: a socket and its connection. A transport
   // without a key never leaves the process, and needs none.
   if (!join.public_key.empty()) {
@@ -213,11 +213,15 @@ Worker::~Worker() {
 
 void Worker::OnMembership(std::shared_ptr<const Membership> membership) {
   const std::vector<Rank> present = ProcessesBut(membership->vacant);
-  const int count = static_cast<int>(present.size());
-  if (!present.empty()) first_present_ = present.front();
-  if (count < num_present_.exchange(count)) {
-    LogWarning("the job goes on with %d of %d workers", count, num_processes_);
+  // A roster of nobody has no first rank.
+  const Presence now = {static_cast<int>(present.size()),
+                        present.empty() ? presence().first_rank : present.front()};
+  const Presence before = presence_.exchange(now);
+  if (now.size < before.size) {
+    LogWarning("the job goes on with %d of %d workers", now.size, num_processes_);
   }
+  // Before the requests are sent anew for the next epoch, whose results must come later.
+  if (now != before && options_.presence_changed) options_.presence_changed(now);
   const absl::Status status = requests_->SetMembership(std::move(membership));
   if (!status.ok()) exchanges_->Fail(status);
 }
@@ -422,7 +426,7 @@ absl::Status Worker::DescribeWait(TicketId ticket) { return exchanges_->Describe
 
 Worker::Counts Worker::counts() const {
   Counts counts = {.rank = rank(),
-                   .size = size(),
+                   .size = presence().size,
                    .highest_step = exchanges_->highest_step(),
                    .traffic = transport_->stats(),
                    .requests = requests_->stats()};

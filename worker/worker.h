@@ -42,6 +42,9 @@ class Worker final : public Client {
     absl::Duration probe_interval = absl::Seconds(1);
     // Optional: called once, under no lock, when the job cannot go on.
     std::function<void(const absl::Status&)> failed;
+    // Optional: called under no lock, one call after the other, when presence() has changed. No
+    // round without the workers that were lost has ended here before the call has returned.
+    std::function<void(const Presence&)> presence_changed;
     // Borrowed; null: no stage times are counted.
     const StageClock* stage_clock = MachineStageClock(false);
     QualityOptions quality;
@@ -83,8 +86,8 @@ class Worker final : public Client {
   // Returns the rank of the first process that pushes through this worker. Processes are counted
   // over the whole job, in the order of their workers' ranks.
   Rank rank() const override { return first_process_; }
-  int size() const override { return num_present_.load(std::memory_order_relaxed); }
-  Rank first_rank() const override { return first_present_.load(std::memory_order_relaxed); }
+  int joined_size() const override { return num_processes_; }
+  Presence presence() const override { return presence_.load(std::memory_order_relaxed); }
   std::shared_ptr<MemoryDomain> memory() override { return HostMemory(); }
   absl::StatusOr<std::vector<uint32_t>> Declare(std::vector<TensorDeclaration> tensors,
                                                 absl::Duration timeout) override;
@@ -129,9 +132,8 @@ class Worker final : public Client {
   JoinResult joined_;       // const after Start
   Rank first_process_ = 0;  // const after Start
   int num_processes_ = 0;   // of all workers that have joined; const after Start
-  // Of those that were not lost. Relaxed: the numbers publish nothing else.
-  std::atomic<int> num_present_ = 0;
-  std::atomic<Rank> first_present_ = 0;
+  // Relaxed: the numbers publish nothing else.
+  std::atomic<Presence> presence_ = Presence();
 
   Mutex declaring_;  // lets one declaration go on at a time, in the callers' order
   bool said_uncompressed_ ABSL_GUARDED_BY(declaring_) = false;

@@ -120,6 +120,7 @@ _FUNCTIONS = {
     "bdn_leave_at_exit": (c_int, [c_void_p, c_char_p]),
     "bdn_rank": (c_int, [c_void_p]),
     "bdn_size": (c_int, [c_void_p]),
+    "bdn_joined_size": (c_int, [c_void_p]),
     "bdn_first_rank": (c_int, [c_void_p]),
     "bdn_local_cluster_create": (c_int, [POINTER(Options), POINTER(c_void_p)]),
     "bdn_create_local": (c_int, [c_void_p, POINTER(Options), POINTER(c_void_p)]),

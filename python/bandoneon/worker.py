@@ -145,7 +145,7 @@ class Worker:
         log_as_json()
         self.rank: int = self._lib.bdn_rank(self._handle)
         # The number of workers that have joined: all ranks are below it, whoever is lost later.
-        self.size: int = self._lib.bdn_size(self._handle)
+        self.size: int = self._lib.bdn_joined_size(self._handle)
 
     def count_present(self) -> int:
         """How many workers the job has that were not lost, as far as this one has heard."""

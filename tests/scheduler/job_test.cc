@@ -738,8 +738,12 @@ TEST_F(LostWorkerTest, FewerThanMinWorkersFailTheJob) {
   job_->Lost(3, "was killed");
   EXPECT_EQ(job_->state(), Job::State::kFailed);
   EXPECT_EQ(Failure(),
-            "worker 2 (node 3, host:2) was killed; 1 workers would be left, and min-workers is 2");
+            "worker 2 (node 3, host:2) was killed; 1 worker would be left, and min-workers is 2");
   EXPECT_THAT(job_->WhoWent(), ElementsAre("worker 2"));
+  Begin(3, 3);
+  job_->Lost(1, "was killed");
+  EXPECT_EQ(Failure(),
+            "worker 0 (node 1, host:0) was killed; 2 workers would be left, and min-workers is 3");
 }
 
 TEST_F(LostWorkerTest, WithoutTheSettingOrOfAServerTheJobFails) {

@@ -15,7 +15,7 @@ std::pair<FileDescriptor, FileDescriptor> SocketPair() {
   return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
 }
 
-HostRig::HostRig(const Options& options) : hosts_(options.hosts.size()) {
+HostRig::HostRig(const Options& options) : options_(options), hosts_(options.hosts.size()) {
   std::vector<std::string> flags = options.flags;
   flags.push_back("--workers=" + std::to_string(options.hosts.size()));
   cluster_ = Must(LocalCluster::Create(flags));
@@ -25,45 +25,57 @@ HostRig::HostRig(const Options& options) : hosts_(options.hosts.size()) {
       clients_.emplace_back();
     }
   }
-  std::vector<int> first;  // rank of each host
   int ranks = 0;
   for (size_t h = 0; h < hosts_.size(); ++h) {
-    first.push_back(ranks);
+    hosts_[h].first = ranks;
     ranks += std::max(options.hosts[h], 1);
     if (options.hosts[h] == 0) continue;
     hosts_[h].server = std::make_unique<HostServer>(
         HostServer::Options{.processes = options.hosts[h], .job_id = "job"}, &clock_);
   }
-  AtOnce(hosts_.size(), [&](size_t h) { Start(options, static_cast<int>(h), first[h]); });
+  AtOnce(hosts_.size(), [&](size_t h) { Start(static_cast<int>(h)); });
 }
 
-void HostRig::Start(const Options& options, int h, int first) {
-  const int processes = options.hosts[h];
+void HostRig::Start(int h) {
+  const int processes = options_.hosts[h];
   Host& host = hosts_[h];
-  Worker::Options of_worker = options.worker;
+  Worker::Options of_worker = options_.worker;
   of_worker.join.wanted_rank = h;
   of_worker.join.host = "host " + std::to_string(h) + " of the test";
   of_worker.join.processes = std::max(processes, 1);
   if (host.server != nullptr) {
     of_worker.failed = [&host](const absl::Status& status) { host.server->OnFailure(status); };
+    of_worker.presence_changed = [&host, told = of_worker.presence_changed](const Presence& now) {
+      host.server->OnPresence(now);
+      if (told) told(now);
+    };
   }
-  Registry* const telemetry = processes > 0 ? &host.telemetry : telemetry_[first].get();
-  host.worker = Must(Worker::Create(of_worker, &clock_, telemetry, cluster_->Connect(),
-                                    cluster_->MakeTransport()));
+  Registry* const telemetry = processes > 0 ? &host.telemetry : telemetry_[host.first].get();
+  std::unique_ptr<ControlPlane> control = cluster_->Connect();
+  host.control = control.get();
+  host.worker = Must(
+      Worker::Create(of_worker, &clock_, telemetry, std::move(control), cluster_->MakeTransport()));
   if (host.server == nullptr) {
-    clients_[first] = std::shared_ptr<Client>(host.worker.get(), [](Client*) {});
+    clients_[host.first] = std::shared_ptr<Client>(host.worker.get(), [](Client*) {});
     return;
   }
   host.server->Start(nullptr, host.worker.get(), &host.telemetry);
+  if (h != options_.attaches_later) AttachProcesses(h);
+}
+
+void HostRig::AttachProcesses(int h) {
+  const int processes = options_.hosts[h];
+  Host& host = hosts_[h];
+  const std::string& codec = options_.codec;
   AtOnce(processes, [&](size_t i) {
     auto [theirs, ours] = SocketPair();
     host.server->Adopt(std::move(ours));
-    clients_[first + i] = Must(HostClient::Attach(
-        {.address = "unix:@test",
-         .local_rank = static_cast<int>(i),
-         .local_size = processes,
-         .codec = options.codec.empty() ? nullptr : Must(ParseHostCodec(options.codec))},
-        std::move(theirs), &clock_, telemetry_[first + i].get()));
+    clients_[host.first + i] =
+        Must(HostClient::Attach({.address = "unix:@test",
+                                 .local_rank = static_cast<int>(i),
+                                 .local_size = processes,
+                                 .codec = codec.empty() ? nullptr : Must(ParseHostCodec(codec))},
+                                std::move(theirs), &clock_, telemetry_[host.first + i].get()));
   });
 }
 

@@ -26,7 +26,8 @@ class HostRig {
     std::vector<int> hosts;          // processes of each; 0 is a worker without a daemon
     std::vector<std::string> flags;  // as LocalCluster's; `workers` comes first
     Worker::Options worker;
-    std::string codec = "";  // of pushes inside hosts
+    std::string codec = "";   // of pushes inside hosts
+    int attaches_later = -1;  // the processes of this host attach in AttachProcesses alone
   };
   explicit HostRig(const Options& options);
   explicit HostRig(std::vector<int> hosts, std::vector<std::string> flags = {})
@@ -37,6 +38,10 @@ class HostRig {
   Client& client(int rank) { return *clients_[rank]; }
   // Runs `body` for every rank at once, on a thread each, and waits.
   void OnEach(const std::function<void(Client& client, int rank)>& body);
+  // Attaches the processes of the host that does it later.
+  void AttachProcesses(int host);
+  // Cuts a host off from the scheduler, which counts it as lost. Its processes go on to attach.
+  void LoseHost(int host) { hosts_[host].control->Close(); }
   // Ends the daemon of a host, as if it had died.
   void StopDaemon(int host);
   HostServer& daemon(int host) { return *hosts_[host].server; }
@@ -50,11 +55,14 @@ class HostRig {
     Registry telemetry;
     std::unique_ptr<HostServer> server;  // null: there is none
     std::unique_ptr<Worker> worker;
+    ControlPlane* control = nullptr;  // of the worker
+    int first = 0;                    // the rank of its first process
   };
 
-  // The host's worker, its daemon, if it has one, and its processes, of ranks from `first` on.
-  void Start(const Options& options, int host, int first);
+  // Starts the host's worker, its daemon, if it has one, and its processes.
+  void Start(int host);
 
+  const Options options_;
   const SteadyClock clock_;
   std::unique_ptr<LocalCluster> cluster_;
   std::vector<Host> hosts_;

@@ -133,7 +133,8 @@ static void errors(bdn_worker* worker, uint32_t id) {
     expect(strstr(bdn_last_error(), "null") != NULL, "and the error says so");
   }
   expect(bdn_wait(worker, 98765, 0.0, NULL) == BDN_NOT_FOUND, "an unknown ticket is refused");
-  expect(bdn_rank(NULL) == -1, "a null worker has no rank");
+  expect(bdn_rank(NULL) == -1 && bdn_first_rank(NULL) == -1, "a null worker has no rank");
+  expect(bdn_size(NULL) == 0 && bdn_joined_size(NULL) == 0, "a null worker has no job");
   expect(bdn_barrier(NULL, "b", 1.0) == BDN_INVALID_ARGUMENT, "a null worker is refused");
   expect(bdn_report(NULL, "loss", 0, 1.0) == BDN_INVALID_ARGUMENT, "a null worker is refused");
   expect(bdn_check_codec("onebit(blok=4)", NULL, 0) == BDN_INVALID_ARGUMENT, "a typo is refused");
@@ -174,6 +175,7 @@ static void* run(void* argument) {
   settings[0] = setting;
   must(bdn_create_local(cluster, &options, &worker), "bdn_create_local");
   expect(bdn_rank(worker) == rank && bdn_size(worker) == WORKERS, "rank and size");
+  expect(bdn_joined_size(worker) == WORKERS && bdn_first_rank(worker) == 0, "all are here");
 
   memset(&tensor, 0, sizeof tensor);
   tensor.struct_size = sizeof tensor;

@@ -32,7 +32,8 @@ try:
         (tensor,) = worker.declare([Declaration("w", n, push="ef(onebit)", pull="ef(onebit)")], timeout=60)
         data = (ctypes.c_float * n)()
         step = 0
-        print(f"rank {worker.rank} of {worker.size}", flush=True)
+        present = f"first {worker.first_rank()}, {worker.count_present()} present"
+        print(f"rank {worker.rank} of {worker.size}, {present}", flush=True)
         if fork and os.fork() == 0:
             import time
             time.sleep(3600)
@@ -148,6 +149,23 @@ def test_a_killed_daemon_is_named_by_its_processes_and_leaves_nothing(job):
     assert job.processes["host 0"].child.returncode == 1
     assert shared_files() == before
     assert not is_listening(f"{job.name}-1")
+
+
+def test_processes_that_attach_after_the_loss_of_a_host_know_all_ranks_and_who_is_left(job):
+    job.start_scheduler(settings=["--min-workers=1"])
+    for host in range(2):
+        job.start_host(host)
+    for host in range(2):
+        job.processes[f"host {host}"].wait_for("takes 2 processes")
+    job.processes["host 0"].child.kill()
+    job.processes["host 1"].wait_for("the job goes on with 2 of 4 workers")
+    for local_rank in range(2):
+        torchrun = {"WORLD_SIZE": "4", "RANK": str(2 + local_rank)}
+        job.start_process(1, local_rank, "leave", env=torchrun)
+    outputs = job.ends("worker 2", "worker 3", "host 1", "scheduler")
+    for rank in (2, 3):
+        assert f"rank {rank} of 4, first 2, 2 present" in outputs[f"worker {rank}"], outputs
+    assert [job.processes[name].child.returncode for name in outputs] == [0, 0, 0, 0], outputs
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.003, 0.011, 0.029])

@@ -14,6 +14,7 @@ import pytest
 from process_helpers import BIN, Process
 
 PROGRAM = pathlib.Path(__file__).with_name("lost_worker_program.py")
+HOST_PROGRAM = pathlib.Path(__file__).with_name("lost_host_program.py")
 NETWORK = {"BANDONEON_TRANSPORT": "network"}
 FABRIC = {"BANDONEON_TRANSPORT": "rdma", "BANDONEON_FABRIC_PROVIDER": "tcp;ofi_rxm", "BANDONEON_FABRIC_INTERFACE": "127.0.0.1"}
 EX_TEMPFAIL = 75
@@ -158,27 +159,18 @@ def test_below_min_workers_the_job_ends_and_says_why(start):
     assert "2 workers would be left, and min-workers is 3" in job[0].output()
 
 
-@pytest.mark.parametrize("lost", [0, 2])
-def test_run_goes_on_and_says_in_its_last_line_who_was_lost(lost):
-    command = [BIN / "bandoneon", "run", "-n", "3", "-s", "2", "--set", "min-workers=1", "--set", "lease-timeout=2s",
-               "--", sys.executable, PROGRAM]
-    env = {k: v for k, v in os.environ.items() if not k.startswith("BANDONEON_")}
-    job = Process("run", [str(part) for part in command], env)
-    try:
-        job.wait_for("running", times=3)
-        tag = f"RANK={lost}".encode()
-        pids = [
-            int(entry.name) for entry in pathlib.Path("/proc").iterdir()
-            if entry.name.isdigit() and _has(entry, b"lost_worker_program", tag) and _is_under(int(entry.name), job.child.pid)
-        ]
-        assert len(pids) == 1, pids
-        os.kill(pids[0], signal.SIGKILL)
-        assert job.child.wait(60) == 0, job.output()
-        output = job.output()
-        assert f"worker {lost} (pid {pids[0]}) was killed by signal 9" in output.splitlines()[-1], output[-1500:]
-        assert "the job has ended without those that it lost" in output.splitlines()[-1]
-        assert "the job goes on with 2 of 3" in output
-    finally:
+@pytest.fixture
+def run():
+    """Starts `bandoneon run` with these arguments; ends what is left of it."""
+    jobs = []
+
+    def start(*arguments):
+        env = {k: v for k, v in os.environ.items() if not k.startswith("BANDONEON_")}
+        jobs.append(Process("run", [str(part) for part in (BIN / "bandoneon", "run", *arguments)], env))
+        return jobs[-1]
+
+    yield start
+    for job in jobs:
         if job.child.poll() is None:
             job.child.terminate()
         job.child.wait()
@@ -186,9 +178,48 @@ def test_run_goes_on_and_says_in_its_last_line_who_was_lost(lost):
         job.child.stdout.close()
 
 
+def pid_under(job, text, variable=None):
+    """The one process of a run whose command line has the text, and whose environment the variable."""
+    pids = [
+        int(entry.name) for entry in pathlib.Path("/proc").iterdir()
+        if entry.name.isdigit() and _has(entry, text, variable) and _is_under(int(entry.name), job.child.pid)
+    ]
+    assert len(pids) == 1, pids
+    return pids[0]
+
+
+@pytest.mark.parametrize("lost", [0, 2])
+def test_run_goes_on_and_says_in_its_last_line_who_was_lost(run, lost):
+    job = run("-n", 3, "-s", 2, "--set", "min-workers=1", "--set", "lease-timeout=2s", "--", sys.executable, PROGRAM)
+    job.wait_for("running", times=3)
+    pid = pid_under(job, b"lost_worker_program", f"RANK={lost}".encode())
+    os.kill(pid, signal.SIGKILL)
+    assert job.child.wait(60) == 0, job.output()
+    output = job.output()
+    assert f"worker {lost} (pid {pid}) was killed by signal 9" in output.splitlines()[-1], output[-1500:]
+    assert "the job has ended without those that it lost" in output.splitlines()[-1]
+    assert "the job goes on with 2 of 3" in output
+
+
+def test_processes_of_a_daemon_hear_who_is_left_and_their_first_tells_the_servers_how_to_step(run):
+    job = run("--hosts", 2, "--procs-per-host", 2, "-s", 2, "--set", "min-workers=1", "--set", "lease-timeout=2s",
+              "--", sys.executable, HOST_PROGRAM)
+    job.wait_for("running", times=4, timeout=180)  # They import torch.
+    pid = pid_under(job, b"bandoneon-worker\0--rank=0\0")
+    os.kill(pid, signal.SIGKILL)
+    assert job.child.wait(60) == 0, job.output()
+    output = job.output()
+    assert output.count("present 0 1 2 3 of 4 first 0") == 4, output[-3000:]
+    assert output.count("present 2 3 of 2 first 2") == 2, output[-3000:]
+    assert all(re.search(rf"rank {rank}: off by \S+ after \d+ steps", output) for rank in (2, 3)), output[-3000:]
+    assert output.count("the job goes on with 2 of 4 workers") == 3, "the daemon and its processes say it"
+    assert f"host 0 (pid {pid}) was killed by signal 9" in output.splitlines()[-1], output[-1500:]
+
+
 def _has(entry, text, variable):
     try:
-        return text in (entry / "cmdline").read_bytes() and variable in (entry / "environ").read_bytes().split(b"\0")
+        variables = (entry / "environ").read_bytes().split(b"\0")
+        return text in (entry / "cmdline").read_bytes() and (variable is None or variable in variables)
     except OSError:
         return False
 

@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <future>
 #include <limits>
@@ -32,7 +34,8 @@ TEST(HostCluster, AveragesOverProcessesAlsoWhereHostsHaveDifferentNumbersOfThem)
   ASSERT_EQ(rig.size(), 5);
   rig.OnEach([](Client& client, int rank) {
     EXPECT_EQ(client.rank(), rank);
-    EXPECT_EQ(client.size(), 5);
+    EXPECT_EQ(client.joined_size(), 5);
+    EXPECT_EQ(client.presence(), (Presence{.size = 5, .first_rank = 0}));
     const auto ids = client.Declare({Tensor("w", 5000)}, kLong);
     ASSERT_TRUE(ids.ok()) << ids.status();
     for (int step = 1; step <= 5; ++step) {
@@ -43,6 +46,62 @@ TEST(HostCluster, AveragesOverProcessesAlsoWhereHostsHaveDifferentNumbersOfThem)
       EXPECT_THAT(data, Each(2.0f * step));
     }
     EXPECT_EQ(*GetStep(client, ids->at(0)), 5u);
+  });
+}
+
+// ---- Who is left of a job that has lost a host
+
+// Exchanges the ranks of those who are left: a round without the lost, whose end they hear last.
+void ExchangeRanks(Client& client, float mean) {
+  const auto ids = client.Declare({Tensor("w", 10)}, kLong);
+  ASSERT_TRUE(ids.ok()) << ids.status();
+  Floats data(10, static_cast<float>(client.rank()));
+  const auto result = PushPull(client, ids->at(0), data);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_THAT(data, Each(mean));
+}
+
+TEST(HostCluster, ProcessesHearWhoIsLeftBeforeTheFirstResultOfThose) {
+  HostRig rig({1, 2, 2, 0}, {"--min-workers=1"});
+  for (int rank = 0; rank < 6; ++rank) {
+    EXPECT_EQ(rig.client(rank).presence(), (Presence{.size = 6, .first_rank = 0})) << rank;
+  }
+  const auto lose = [&](int host, const std::vector<int>& left, float mean) {
+    rig.LoseHost(host);
+    rig.OnEach([&](Client& client, int rank) {
+      if (std::ranges::find(left, rank) == left.end()) return;
+      ExchangeRanks(client, mean);
+      const Presence expected = {.size = static_cast<int>(left.size()), .first_rank = left[0]};
+      EXPECT_EQ(client.presence(), expected) << rank;
+      EXPECT_EQ(client.joined_size(), 6);
+      EXPECT_EQ(rig.Counter(rank, "size"), left.size());
+    });
+  };
+  lose(1, {0, 3, 4, 5}, 12 / 4.0f);  // the first rank is left
+  lose(0, {3, 4, 5}, 12 / 3.0f);
+  lose(3, {3, 4}, 7 / 2.0f);
+}
+
+TEST(HostCluster, ProcessesThatAttachAfterALossHearOfItInTheirWelcome) {
+  std::promise<void> heard;
+  HostRig::Options options{.hosts = {2, 2}, .flags = {"--min-workers=1"}, .attaches_later = 1};
+  options.worker.presence_changed = [&](const Presence&) { heard.set_value(); };
+  HostRig rig(options);
+  rig.LoseHost(0);
+  ASSERT_EQ(heard.get_future().wait_for(std::chrono::minutes(1)), std::future_status::ready);
+  rig.AttachProcesses(1);
+  for (const int rank : {2, 3}) {
+    EXPECT_EQ(rig.client(rank).rank(), rank);
+    EXPECT_EQ(rig.client(rank).presence(), (Presence{.size = 2, .first_rank = 2})) << rank;
+    EXPECT_EQ(rig.client(rank).joined_size(), 4);
+  }
+  rig.OnEach([](Client& client, int rank) {
+    if (rank < 2) return;
+    std::vector<std::byte> data(1, static_cast<std::byte>(rank));
+    const absl::Status status = client.Broadcast("a rank", data, 3, kLong);
+    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_EQ(data[0], std::byte{3});
+    ExchangeRanks(client, 5 / 2.0f);
   });
 }
 

@@ -518,6 +518,85 @@ TEST(HostMessages, ACallAboutStateWhoseNumbersNameNothingIsRefused) {
   refuse([](auto* m) { m->add_tensors(5); });
 }
 
+TEST(HostMessages, WhoIsPresentTravels) {
+  for (const Presence& presence : {Presence{4, 0}, Presence{1, 0}, Presence{2, 2}}) {
+    bandoneon::host::Presence message;
+    Write(presence, &message);
+    const auto read = Read(message, 2, 4);
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(*read, presence);
+  }
+}
+
+TEST(HostMessages, APresenceThatCannotBeIsRefused) {
+  const auto refuse = [](uint32_t size, int32_t first, const std::string& text) {
+    bandoneon::host::Presence message;
+    message.set_size(size);
+    message.set_first_rank(first);
+    const absl::Status status = Read(message, 2, 4).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_EQ(status.message(), text);
+  };
+  refuse(0, 0, "0 workers from rank 0 on are present, of 4 in the job");
+  refuse(5, 0, "5 workers from rank 0 on are present, of 4 in the job");
+  refuse(3, 2, "3 workers from rank 2 on are present, of 4 in the job");
+  refuse(4, -1, "4 workers from rank -1 on are present, of 4 in the job");
+  refuse(~0u, 2, "4294967295 workers from rank 2 on are present, of 4 in the job");
+  refuse(1, std::numeric_limits<int32_t>::max(),
+         "1 workers from rank 2147483647 on are present, of 4 in the job");
+  refuse(1, 3, "the first rank that is present is 3, and this worker's is 2");
+}
+
+// Attaches a process to a daemon that answers its hello with these messages, and returns how it
+// ends.
+absl::Status AttachTo(const std::vector<bandoneon::host::ToProcess>& answers) {
+  auto [theirs, ours] = SocketPair();
+  HostChannel daemon(std::move(ours), std::make_shared<ShmArena>(), EncodeSegmentToProcess);
+  std::thread answering([&] {
+    (void)Await<bandoneon::host::ToDaemon>(daemon);
+    for (const auto& message : answers) EXPECT_TRUE(daemon.Send(message));
+  });
+  const SteadyClock clock;
+  Registry telemetry;
+  const absl::Status status =
+      HostClient::Attach({.address = "unix:@test"}, std::move(theirs), &clock, &telemetry).status();
+  answering.join();
+  return status;
+}
+
+TEST(DaemonChannel, AWelcomeOrAPresenceThatCannotBeEndsTheConnection) {
+  using Message = bandoneon::host::ToProcess;
+  const auto welcome = [](int rank, uint32_t size, uint32_t present, int first) {
+    Message message;
+    message.mutable_welcome()->set_rank(rank);
+    message.mutable_welcome()->set_size(size);
+    message.mutable_welcome()->set_heartbeat_ms(1000);
+    message.mutable_welcome()->set_lease_ms(60000);
+    message.mutable_welcome()->mutable_presence()->set_size(present);
+    message.mutable_welcome()->mutable_presence()->set_first_rank(first);
+    return message;
+  };
+  const auto presence = [](uint32_t size, int first) {
+    Message message;
+    message.mutable_presence()->set_size(size);
+    message.mutable_presence()->set_first_rank(first);
+    return message;
+  };
+  const auto ends = [](const std::vector<Message>& messages, const std::string& text) {
+    const absl::Status status = AttachTo(messages);
+    EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(text));
+  };
+  ends({welcome(4, 4, 4, 0)}, "a welcome as worker 4 of 4");
+  ends({welcome(0, 0, 0, 0)}, "a welcome as worker 0 of 0");
+  ends({welcome(0, ~0u, 1, 0)}, "a welcome as worker 0 of 4294967295");
+  ends({welcome(-1, 4, 4, 0)}, "and this worker's is -1");
+  ends({welcome(1, 4, 5, 0)}, "5 workers from rank 0 on are present, of 4 in the job");
+  ends({welcome(1, 4, 4, 0), welcome(1, 4, 4, 0)}, "a second welcome");
+  ends({welcome(1, 4, 4, 0), presence(4, 0), presence(2, 2)}, "and this worker's is 1");
+  ends({presence(4, 0)}, "a message of who is present before a welcome");
+}
+
 // It has no local rank: what it says reaches no table.
 TEST(HostServer, CutsAProcessOffThatSpeaksWithoutAHello) {
   HostRig rig({1});

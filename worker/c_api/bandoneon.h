@@ -127,6 +127,9 @@ BDN_API int bdn_leave_at_exit(bdn_worker* worker, const char* cause);
  * from the moment on at which this worker has heard of the loss. */
 BDN_API int bdn_rank(const bdn_worker* worker);
 BDN_API int bdn_size(const bdn_worker* worker);
+/* Returns the number of workers that have joined (0 for NULL): all ranks are below it, whoever is
+ * lost later. */
+BDN_API int bdn_joined_size(const bdn_worker* worker);
 /* Returns the lowest rank among them (-1 for NULL). */
 BDN_API int bdn_first_rank(const bdn_worker* worker);
 

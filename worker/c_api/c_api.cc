@@ -293,10 +293,15 @@ int bdn_leave_at_exit(bdn_worker* worker, const char* cause) {
 }
 
 int bdn_rank(const bdn_worker* worker) { return worker == nullptr ? -1 : worker->client->rank(); }
-int bdn_first_rank(const bdn_worker* worker) {
-  return worker == nullptr ? -1 : worker->client->first_rank();
+int bdn_joined_size(const bdn_worker* worker) {
+  return worker == nullptr ? 0 : worker->client->joined_size();
 }
-int bdn_size(const bdn_worker* worker) { return worker == nullptr ? 0 : worker->client->size(); }
+int bdn_size(const bdn_worker* worker) {
+  return worker == nullptr ? 0 : worker->client->presence().size;
+}
+int bdn_first_rank(const bdn_worker* worker) {
+  return worker == nullptr ? -1 : worker->client->presence().first_rank;
+}
 
 int bdn_local_cluster_create(const bdn_options* options, bdn_cluster** out) {
   return Call([&]() -> absl::Status {

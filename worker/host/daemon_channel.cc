@@ -9,15 +9,23 @@
 #include <utility>
 
 #include "common/base/float_guard.h"
+#include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/base/thread.h"
+#include "common/cluster/membership.h"
 #include "common/cluster/worker_names.h"
 #include "proto/host.pb.h"
 #include "worker/host/host_messages.h"
 
 namespace bdn {
+namespace {
 
 namespace wire = bandoneon::host;
+
+// The most processes of a job: it has at most 4096 workers.
+constexpr uint32_t kMostRanks = 4096 * kMostProcesses;
+
+}  // namespace
 
 // ---- Life
 
@@ -168,8 +176,7 @@ absl::Status DaemonChannel::OnMessage(const std::string& bytes) {
   if (!message.ParseFromString(bytes)) return InvalidArgument("a message that is none");
   switch (message.what_case()) {
     case wire::ToProcess::kWelcome:
-      OnWelcome(message.welcome());
-      return absl::OkStatus();
+      return OnWelcome(message.welcome());
     case wire::ToProcess::kSegment:
       return channel_.AddSegment(message.segment().index(), message.segment().bytes());
     case wire::ToProcess::kEnded:
@@ -181,13 +188,25 @@ absl::Status DaemonChannel::OnMessage(const std::string& bytes) {
       return absl::OkStatus();
     case wire::ToProcess::kAlive:
       return absl::OkStatus();
+    case wire::ToProcess::kPresence:
+      return OnPresence(message.presence());
     default:
       return InvalidArgument("a message of no known kind");
   }
 }
 
-void DaemonChannel::OnWelcome(const wire::Welcome& welcome) {
-  if (welcome.has_refused()) return Fail(Read(welcome.refused()));
+absl::Status DaemonChannel::OnWelcome(const wire::Welcome& welcome) {
+  if (welcome.has_refused()) {
+    Fail(Read(welcome.refused()));
+    return absl::OkStatus();
+  }
+  if (signs_.has_value()) return InvalidArgument("a second welcome");
+  // A rank below 0 is refused by Read, because it is below the first that is present.
+  if (welcome.size() > kMostRanks || welcome.rank() >= static_cast<int64_t>(welcome.size())) {
+    return InvalidArgument("a welcome as worker %d of %d", welcome.rank(), welcome.size());
+  }
+  const int joined = static_cast<int>(welcome.size());
+  BDN_ASSIGN_OR_RETURN(const Presence presence, Read(welcome.presence(), welcome.rank(), joined));
   const absl::Duration lease = absl::Milliseconds(welcome.lease_ms());
   // Lease and signs belong to this thread alone, so they need no lock.
   lease_.Begin(lease, clock_->Now());
@@ -196,10 +215,22 @@ void DaemonChannel::OnWelcome(const wire::Welcome& welcome) {
                          static_cast<int>(welcome.local_size()));
   MutexLock lock(&mu_);
   rank_ = welcome.rank();
-  size_ = static_cast<int>(welcome.size());
+  joined_size_ = joined;
+  presence_ = presence;
   run_seed_ = welcome.run_seed();
   is_welcome_ = true;
   changed_.SignalAll();
+  return absl::OkStatus();
+}
+
+absl::Status DaemonChannel::OnPresence(const wire::Presence& message) {
+  if (!signs_.has_value()) return InvalidArgument("a message of who is present before a welcome");
+  BDN_ASSIGN_OR_RETURN(const Presence now, Read(message, rank_, joined_size_));
+  const Presence before = presence_.exchange(now);
+  if (now.size < before.size) {
+    LogWarning("the job goes on with %d of %d workers", now.size, joined_size_);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace bdn

@@ -1,6 +1,7 @@
 #ifndef BANDONEON_WORKER_HOST_DAEMON_CHANNEL_H_
 #define BANDONEON_WORKER_HOST_DAEMON_CHANNEL_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -14,12 +15,14 @@
 #include "common/base/file_descriptor.h"
 #include "common/base/mutex.h"
 #include "compressors/codec.h"
+#include "worker/client.h"
 #include "worker/host/host_channel.h"
 #include "worker/host/peer_lease.h"
 
 namespace bandoneon::host {
 class Answer;
 class Ended;
+class Presence;
 class ToDaemon;
 class Welcome;
 }  // namespace bandoneon::host
@@ -67,9 +70,11 @@ class DaemonChannel {
 
   // These come with the daemon's welcome, and are constant after Attach.
   Rank rank() const { return rank_; }
-  int size() const { return size_; }
+  int joined_size() const { return joined_size_; }
   uint64_t run_seed() const { return run_seed_; }
   const std::string& address() const { return options_.address; }
+  // Returns the workers that were not lost, as far as the daemon has told.
+  Presence presence() const { return presence_.load(std::memory_order_relaxed); }
 
   // Sends a message, from any thread. The receiving thread sends the part that the socket does not
   // take now.
@@ -92,7 +97,8 @@ class DaemonChannel {
   // the protocol.
   absl::Status ReadMessages();
   absl::Status OnMessage(const std::string& bytes);
-  void OnWelcome(const bandoneon::host::Welcome& welcome);
+  absl::Status OnWelcome(const bandoneon::host::Welcome& welcome);
+  absl::Status OnPresence(const bandoneon::host::Presence& message);
   absl::Status CheckDaemonsLease() const;
   int PollTimeoutMs() const;
   void Wake() const;
@@ -104,8 +110,10 @@ class DaemonChannel {
   Handlers handlers_;  // const once Attach has begun
   // Constant after Attach.
   Rank rank_ = 0;
-  int size_ = 0;
+  int joined_size_ = 0;
   uint64_t run_seed_ = 0;
+  // Relaxed: the numbers publish nothing else.
+  std::atomic<Presence> presence_ = Presence();
 
   mutable Mutex mu_;
   CondVar changed_;

@@ -122,8 +122,9 @@ absl::Status HostClient::DescribeWait(TicketId ticket) {
 
 absl::Status HostClient::Broadcast(const std::string& name, MutableByteSpan data, Rank root,
                                    absl::Duration timeout) {
-  if (root < 0 || root >= size()) {
-    return InvalidArgument("broadcast '%s': root %d is not one of %d workers", name, root, size());
+  if (root < 0 || root >= joined_size()) {
+    return InvalidArgument("broadcast '%s': root %d is not one of %d workers", name, root,
+                           joined_size());
   }
   BDN_RETURN_IF_ERROR(pushes_.Check());
   if (data.empty()) return absl::OkStatus();
@@ -250,7 +251,7 @@ std::string HostClient::ReadDaemonsObject(std::string_view name) {
 
 HostClient::Counts HostClient::counts() const {
   return {.rank = rank(),
-          .size = size(),
+          .size = presence().size,
           .tickets_ended = pushes_.num_tickets_ended(),
           .bytes_staged = pushes_.bytes_staged(),
           .bytes_results = pushes_.bytes_results()};

@@ -53,8 +53,8 @@ class HostClient final : public Client {
   HostClient& operator=(const HostClient&) = delete;
 
   Rank rank() const override { return channel_.rank(); }
-  int size() const override { return channel_.size(); }
-  Rank first_rank() const override { return 0; }
+  int joined_size() const override { return channel_.joined_size(); }
+  Presence presence() const override { return channel_.presence(); }
   std::shared_ptr<MemoryDomain> memory() override { return arena_; }
   absl::StatusOr<std::vector<uint32_t>> Declare(std::vector<TensorDeclaration> tensors,
                                                 absl::Duration timeout) override;

@@ -46,6 +46,25 @@ StateCounters Read(const wire::StateCounters& message) {
   return {message.updates(), message.previous_learning_rate()};
 }
 
+void Write(const Presence& presence, wire::Presence* message) {
+  message->set_size(static_cast<uint32_t>(presence.size));
+  message->set_first_rank(presence.first_rank);
+}
+
+absl::StatusOr<Presence> Read(const wire::Presence& message, Rank rank, int joined) {
+  const int64_t size = message.size();
+  const int64_t first = message.first_rank();
+  if (size < 1 || first < 0 || first + size > joined) {
+    return InvalidArgument("%d workers from rank %d on are present, of %d in the job", size, first,
+                           joined);
+  }
+  if (first > rank) {
+    return InvalidArgument("the first rank that is present is %d, and this worker's is %d", first,
+                           rank);
+  }
+  return Presence{static_cast<int>(size), static_cast<Rank>(first)};
+}
+
 void Write(const StateCall& call, wire::StateCall* message) {
   const bool is_of_link = call.where == StateCall::Where::kThisLink;
   message->set_what(static_cast<uint32_t>(call.what));

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "compressors/codec.h"
+#include "worker/client.h"
 #include "worker/host/host_channel.h"
 #include "worker/state_call.h"
 
@@ -15,6 +16,7 @@
 
 namespace bandoneon::host {
 class Place;
+class Presence;
 class StateCall;
 class StateCounters;
 class Status;
@@ -22,7 +24,7 @@ class Status;
 
 namespace bdn {
 
-inline constexpr uint32_t kHostVersion = 6;
+inline constexpr uint32_t kHostVersion = 7;
 
 void Write(const absl::Status& status, bandoneon::host::Status* message);
 // Reads a status with its ErrorFields. An unknown code becomes Unknown.
@@ -33,6 +35,12 @@ HostPlace Read(const bandoneon::host::Place& message);
 
 void Write(const StateCounters& counters, bandoneon::host::StateCounters* message);
 StateCounters Read(const bandoneon::host::StateCounters& message);
+
+void Write(const Presence& presence, bandoneon::host::Presence* message);
+// Reads a presence as told to the worker of this rank, one of `joined`, which is present itself.
+// InvalidArgument: nobody is present, there are not so many ranks from the first on, or the
+// worker's own is below the first.
+absl::StatusOr<Presence> Read(const bandoneon::host::Presence& message, Rank rank, int joined);
 
 // Writes a call without the place of its data.
 void Write(const StateCall& call, bandoneon::host::StateCall* message);

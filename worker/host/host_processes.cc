@@ -88,6 +88,20 @@ bool HostProcesses::Fail(const absl::Status& status) {
   return true;
 }
 
+void HostProcesses::TellPresence(const Presence& presence) {
+  std::vector<std::shared_ptr<HostChannel>> told;
+  {
+    MutexLock lock(&mu_);
+    for (const HostProcessRef& process : attached_) {
+      if (!process->is_gone) told.push_back(process->channel);
+    }
+  }
+  wire::ToProcess message;
+  Write(presence, message.mutable_presence());
+  for (const auto& channel : told) channel->Send(message);
+  if (!told.empty()) Wake();
+}
+
 void HostProcesses::SetAllLeft() {
   MutexLock lock(&mu_);
   for (const HostProcessRef& process : attached_) process->has_left = true;
@@ -343,7 +357,9 @@ void HostProcesses::WelcomeAll() {
     wire::ToProcess message;
     wire::Welcome* welcome = message.mutable_welcome();
     welcome->set_rank(worker_->rank() + rank);
-    welcome->set_size(static_cast<uint32_t>(worker_->size()));
+    welcome->set_size(static_cast<uint32_t>(worker_->joined_size()));
+    // What the worker hears from now on is told after this message, because mu_ is held.
+    Write(worker_->presence(), welcome->mutable_presence());
     welcome->set_local_rank(static_cast<uint32_t>(rank));
     welcome->set_local_size(static_cast<uint32_t>(options_.processes));
     welcome->set_run_seed(worker_->run_seed());

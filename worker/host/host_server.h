@@ -47,6 +47,8 @@ class HostServer {
   void Adopt(FileDescriptor socket) { processes_.Adopt(std::move(socket)); }
   // Notes that the worker's job has failed. May be called before Start.
   void OnFailure(const absl::Status& status);
+  // Notes that the worker's presence() has changed. May be called before Start.
+  void OnPresence(const Presence& presence) { processes_.TellPresence(presence); }
 
   // Waits until all processes have left and gone (OK), or the job has failed and they were told.
   absl::Status Wait() { return processes_.Wait(); }

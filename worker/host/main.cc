@@ -70,6 +70,7 @@ ServedJob ServeJob(const Config& config, const HostOptions& options, MainLoop* m
     // Set before the join: the job may fail as soon as the worker is part of it, even before
     // server.Start.
     of_worker.failed = [&](const absl::Status& status) { server.OnFailure(status); };
+    of_worker.presence_changed = [&](const Presence& now) { server.OnPresence(now); };
     auto joined = JoinAsWorker(config, of_worker, clock, telemetry);
     served.result = joined.status();
     if (joined.ok()) {

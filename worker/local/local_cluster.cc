@@ -19,6 +19,7 @@ absl::StatusOr<JobConfig> ReadJobConfig(const Config& config) {
   job.job_id = config.Text("job-id").empty() ? "local" : config.Text("job-id");
   BDN_ASSIGN_OR_RETURN(job.num_workers, config.Int("workers", 1, 1 << 16));
   BDN_ASSIGN_OR_RETURN(job.num_servers, config.Int("servers", 1, 1 << 16));
+  BDN_ASSIGN_OR_RETURN(job.min_workers, config.Int("min-workers", 0, 1 << 16));
   BDN_ASSIGN_OR_RETURN(job.run_seed, config.Int("seed", 0, INT64_MAX));
   BDN_ASSIGN_OR_RETURN(job.partition_bytes, config.Bytes("partition-bytes"));
   BDN_ASSIGN_OR_RETURN(job.fusion_bytes, config.Bytes("fusion-bytes"));

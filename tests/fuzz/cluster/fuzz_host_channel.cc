@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "common/cluster/control_messages.h"
+#include "common/cluster/membership.h"
 #include "proto/host.pb.h"
 #include "tests/fuzz/fuzz_input.h"
 #include "worker/host/host_channel.h"
@@ -121,6 +122,18 @@ class Process {
   bool Take(const host::ToProcess& message) {
     if (message.has_segment()) return AddSegment(message.segment());
     Look(message.ended().left_out());
+    const Rank rank = message.welcome().rank();
+    const int joined = static_cast<int>(message.welcome().size() % (kMostProcesses + 1));
+    for (const host::Presence& who : {message.presence(), message.welcome().presence()}) {
+      const auto presence = Read(who, rank, joined);
+      if (!presence.ok()) continue;
+      fuzz::Require(presence->size > 0 && presence->first_rank >= 0 &&
+                    presence->first_rank <= rank &&
+                    presence->size <= joined - presence->first_rank);
+      host::Presence again;
+      Write(*presence, &again);
+      fuzz::Require(*Read(again, rank, joined) == *presence);
+    }
     Look(message.answer().data());
     for (const auto& tensor : message.answer().tensors()) Look(tensor.result());
     for (const host::Status& status : {message.failed(), message.ended().status(),
