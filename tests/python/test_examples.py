@@ -1,7 +1,9 @@
 """The short examples, a few steps each."""
 
 import os
+import pathlib
 import re
+import signal
 import subprocess
 import sys
 
@@ -55,3 +57,51 @@ def test_torchrun_needs_to_say_only_where_the_scheduler_is(tmp_path, name):
             *torchrun, "--master-port", 0, script, "--steps=3", BANDONEON_SCHEDULER=address
         )
     assert_trained(output)
+
+
+def scheduler_of(launcher):
+    """The process id of the scheduler that this `bandoneon run` has started; None while there is none."""
+    parents, schedulers = {}, []
+    for status in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        try:
+            name, rest = status.read_text().rsplit(")", 1)
+        except OSError:
+            continue  # It has ended meanwhile.
+        state, parent = rest.split()[:2]
+        parents[int(status.parent.name)] = int(parent)
+        if state != "Z" and "(bandoneon-sched" in name:
+            schedulers.append(int(status.parent.name))
+    for scheduler in schedulers:
+        ancestor = scheduler
+        while ancestor in parents and ancestor != launcher:
+            ancestor = parents[ancestor]
+        if ancestor == launcher:
+            return scheduler
+    return None
+
+
+def test_survive_has_the_weights_of_an_undisturbed_run():
+    def job(*flags):
+        command = [BIN / "bandoneon", "run", "-n", 3, "-s", 2, *flags, "--", sys.executable, ROOT / "examples" / "survive.py",
+                   "--steps=300", "--every=50"]
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("BANDONEON_")}
+        return subprocess.Popen([str(part) for part in command], env=environment, stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, text=True)
+
+    def weights(output):
+        return re.findall(r"(?:step .*, )?weights [0-9a-f]{64}", output)
+
+    calm = job().communicate(timeout=120)[0]
+    assert len(weights(calm)) == 7, calm
+    launcher = job("--restarts", 50)
+    lines = []
+    kills = 0
+    for line in launcher.stdout:
+        lines.append(line)
+        if "weights" in line and (scheduler := scheduler_of(launcher.pid)):
+            os.kill(scheduler, signal.SIGKILL)
+            kills += 1
+    output = "".join(lines)
+    assert launcher.wait(120) == 0, output
+    assert kills >= 5, output
+    assert weights(output) == weights(calm), output
