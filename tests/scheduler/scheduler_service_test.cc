@@ -215,7 +215,7 @@ TEST_F(GrpcServiceTest, TheCatalogueIsReadByPieceOnlyByNodesAndOnlyWhereThereIsO
     EXPECT_EQ(Call(&wire::Scheduler::Stub::Catalogue, request).error_code(),
               grpc::StatusCode::NOT_FOUND);
   }
-  request.mutable_caller()->set_incarnation(1);
+  request.mutable_caller()->set_incarnation(request.caller().incarnation() + 1);
   EXPECT_EQ(Call(&wire::Scheduler::Stub::Catalogue, request).error_code(),
             grpc::StatusCode::FAILED_PRECONDITION);
 
