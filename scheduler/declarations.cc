@@ -212,6 +212,15 @@ void Declarations::MarkDone(uint32_t number, const RosterMember& member) {
   done.Add(member);
 }
 
+bool Declarations::RetiresAny(const RosterMember& member,
+                              const std::vector<uint32_t>& tensors) const {
+  return std::ranges::any_of(tensors, [&](uint32_t number) {
+    if (!tensors_.contains(number)) return false;
+    const auto done = done_with_.find(number);
+    return done == done_with_.end() || !done->second.by_rank[static_cast<size_t>(member.rank)];
+  });
+}
+
 absl::Status Declarations::Retire(const RosterMember& member,
                                   const std::vector<uint32_t>& tensors) {
   // Check first, then change: one wrong number retires nothing.
@@ -372,9 +381,8 @@ std::string Declarations::WaitedFor(uint64_t number) const {
   return "waiting for nobody";
 }
 
-absl::Status Declarations::Acknowledge(NodeId server, PlacementVersion version) {
-  const auto found = installed_.find(server);
-  if (found == installed_.end()) {
+absl::Status Declarations::CheckAcknowledges(NodeId server, PlacementVersion version) const {
+  if (!installed_.contains(server)) {
     return InvalidArgument("node %d is no server and owns no keys", server);
   }
   if (version.epoch > version_.epoch || version.catalogue > version_.catalogue) {
@@ -383,6 +391,17 @@ absl::Status Declarations::Acknowledge(NodeId server, PlacementVersion version) 
         "%d at epoch %d",
         version.catalogue, version.epoch, version_.catalogue, version_.epoch);
   }
+  return absl::OkStatus();
+}
+
+bool Declarations::IsAcknowledged(NodeId server, PlacementVersion version) const {
+  const auto found = installed_.find(server);
+  return found != installed_.end() && version <= found->second;
+}
+
+absl::Status Declarations::Acknowledge(NodeId server, PlacementVersion version) {
+  BDN_RETURN_IF_ERROR(CheckAcknowledges(server, version));
+  const auto found = installed_.find(server);
   if (version <= found->second) return absl::OkStatus();
   const PlacementVersion before = InstalledEverywhere();
   installed_versions_.erase(installed_versions_.find(found->second));

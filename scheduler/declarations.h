@@ -67,6 +67,12 @@ class Declarations {
   // Notes that a server has installed its keys of this placement. InvalidArgument: the node is no
   // server, or there is no such placement yet.
   absl::Status Acknowledge(NodeId server, PlacementVersion version);
+  // Returns the error that Acknowledge would return.
+  absl::Status CheckAcknowledges(NodeId server, PlacementVersion version) const;
+  // Returns whether the server has said so already, or of a later placement.
+  bool IsAcknowledged(NodeId server, PlacementVersion version) const;
+  // Returns whether Retire would change anything.
+  bool RetiresAny(const RosterMember& member, const std::vector<uint32_t>& tensors) const;
   // Notes that the member is done with these tensors, by number. Tensors with which all members
   // that are not leaving are done are removed: a new version of the catalogue says so, and their
   // names may be declared anew. InvalidArgument, after which nothing has changed: there is no such

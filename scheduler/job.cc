@@ -51,6 +51,8 @@ void Job::Resume(const std::vector<JobEvent>& events, absl::Time now) {
   for (const JobEvent& event : events) Replay(event, now);
   Replay(JobResumed(), now);
   completions_.clear();
+  // Whoever has left may not have the answer, and asks again while its lease lasts.
+  if (work_done_) table_.TakeBackLeft();
   table_.RenewLeases(now);
   log_ = log;
 }
@@ -73,8 +75,12 @@ void Job::Replay(const JobEvent& event, absl::Time now) {
   } else if (const auto* lost = std::get_if<NodeLost>(&event)) {
     TakeOut(lost->node, lost->how);
   } else if (const auto* ended = std::get_if<CallEnded>(&event)) {
-    for (const CallId call : calls_.Of(ended->subject, ended->node)) {
-      EndWait(call, Cancelled("the call was given up"));
+    const std::vector<CallId> waiting = calls_.Of(ended->subject, ended->node);
+    for (const CallId call : waiting) EndWait(call, Cancelled("the call was given up"));
+    // An arrival may be known by BarrierState, without its call.
+    if (waiting.empty() && ended->subject.kind == WaitSubject::Kind::kBarrier &&
+        CheckWorker(ended->node, "barrier").ok()) {
+      Withdraw({ended->subject, ended->node, kNever});
     }
   } else if (const auto* stopped = std::get_if<JobStopped>(&event)) {
     Stop(stopped->why);
@@ -82,10 +88,10 @@ void Job::Replay(const JobEvent& event, absl::Time now) {
     calls_.Clear();
   } else if (const auto* state = std::get_if<BarrierState>(&event)) {
     Meeting& meeting = barriers_.try_emplace(state->barrier, roster_).first->second;
-    for (const auto& [node, number] : state->arrivals) {
+    for (const auto& [node, numbers] : state->arrivals) {
       if (!CheckWorker(node, "barrier").ok()) continue;
       meeting.barrier.Arrive(MemberOf(node));
-      if (number != 0) meeting.numbers[node] = number;
+      meeting.numbers[node] = numbers;
     }
   } else if (const auto* answered = std::get_if<ArrivalsAnswered>(&event)) {
     answered_[answered->node] = answered->answers;
@@ -98,7 +104,8 @@ std::vector<JobEvent> Job::BarrierEvents() const {
     BarrierState state{.barrier = name};
     for (const RosterMember& member : meeting.barrier.present()) {
       const auto numbered = meeting.numbers.find(member.node);
-      state.arrivals[member.node] = numbered == meeting.numbers.end() ? 0 : numbered->second;
+      state.arrivals[member.node];
+      if (numbered != meeting.numbers.end()) state.arrivals[member.node] = numbered->second;
     }
     events.push_back(std::move(state));
   }
@@ -209,15 +216,27 @@ std::string Job::WaitedForBy(CallId call_id) const {
 }
 
 void Job::Cancel(CallId call_id) {
-  if (calls_.Find(call_id) == nullptr) return;
-  EndWait(call_id, Cancelled("the call was given up"));
+  const WaitingCall* call = calls_.Find(call_id);
+  if (call == nullptr) return;
+  const absl::Status given_up = Cancelled("the call was given up");
+  // The node makes the call again over another connection, or its lease ends.
+  if (log_ != nullptr && call->subject.kind == WaitSubject::Kind::kLeave) {
+    return Complete(call_id, given_up);
+  }
+  EndWait(call_id, given_up);
 }
 
 void Job::EndWait(CallId call_id, const absl::Status& status) {
   const WaitingCall call = *calls_.Find(call_id);
-  // The wait is over also where that cannot be logged: its caller is gone. The next scheduler would
-  // then still take the node for one that has come, which the node's own next call mends.
-  (void)Record(CallEnded{call.node, call.subject});
+  // While another call of the node waits for the same, nothing is withdrawn.
+  if (calls_.Of(call.subject, call.node).size() == 1) {
+    const absl::Status logged = Record(CallEnded{call.node, call.subject});
+    // A node that waits to leave goes on waiting. Any other wait is over all the same, because its
+    // caller is gone; the next scheduler then takes the node for one that has come.
+    if (!logged.ok() && call.subject.kind == WaitSubject::Kind::kLeave) {
+      return Complete(call_id, logged);
+    }
+  }
   // The answer is given first: Withdraw may end the job, and would answer the call once more.
   Complete(call_id, status);
   Withdraw(call);
@@ -343,7 +362,7 @@ CallId Job::JoinAgain(const MembershipTable::Member& member, const JoinRequest& 
 void Job::StartIfFull(absl::Time now) {
   if (!table_.full()) return;
   table_.Freeze(now);
-  JobBegun begun{options_.config, options_.data_secret, table_.membership(), {}};
+  JobBegun begun{options_.config, options_.limits, options_.data_secret, table_.membership(), {}};
   for (const auto& [id, member] : table_.members()) begun.join_ids[id] = member.join_id;
   const absl::Status logged = Record(begun);
   OnAllJoined();
@@ -436,7 +455,10 @@ absl::Status Job::Retire(NodeId node, const std::vector<uint32_t>& tensors, absl
   if (failure_.ok() && member != nullptr && member->left) return absl::OkStatus();
   BDN_RETURN_IF_ERROR(CheckWorker(node, "retire tensors"));
   now_ = now;
-  BDN_RETURN_IF_ERROR(Record(TensorsRetired{node, tensors}));
+  // What was said before changes nothing, and an error does not either.
+  if (declarations_.RetiresAny(MemberOf(node), tensors)) {
+    BDN_RETURN_IF_ERROR(Record(TensorsRetired{node, tensors}));
+  }
   const PlacementVersion before = declarations_.version();
   BDN_RETURN_IF_ERROR(declarations_.Retire(MemberOf(node), tensors));
   if (declarations_.version() != before) ChangeForServers();
@@ -446,6 +468,11 @@ absl::Status Job::Retire(NodeId node, const std::vector<uint32_t>& tensors, absl
 absl::Status Job::AcknowledgePlacement(NodeId node, PlacementVersion version, absl::Time now) {
   BDN_RETURN_IF_ERROR(CheckMember(node));
   now_ = now;
+  if (declarations_.IsAcknowledged(node, version)) {
+    table_.Heard(node, now);
+    return absl::OkStatus();
+  }
+  BDN_RETURN_IF_ERROR(declarations_.CheckAcknowledges(node, version));
   BDN_RETURN_IF_ERROR(Record(PlacementInstalled{node, version}));
   BDN_RETURN_IF_ERROR(declarations_.Acknowledge(node, version));
   table_.Heard(node, now);
@@ -481,7 +508,7 @@ CallId Job::ArriveAtBarrier(NodeId node, const Arrival& arrival, absl::Time dead
   Meeting& meeting = open->second;
   const RosterMember member = MemberOf(node);
   meeting.barrier.Arrive(member);
-  if (arrival.number != 0) meeting.numbers[node] = arrival.number;
+  if (arrival.number != 0) meeting.numbers[node].insert(arrival.number);
   const CallId call_id = calls_.Add({{WaitSubject::Kind::kBarrier, 0, name}, node, deadline});
   if (meeting.barrier.full()) {
     EndBarrier(name, absl::OkStatus());
@@ -500,8 +527,10 @@ CallId Job::ArriveAtBarrier(NodeId node, const Arrival& arrival, absl::Time dead
 void Job::EndBarrier(const std::string& name, const absl::Status& status) {
   CompleteAll(calls_.WaitingFor({WaitSubject::Kind::kBarrier, 0, name}), status);
   if (status.ok()) {
-    for (const auto& [node, number] : barriers_.at(name).numbers) {
-      answered_[node][number] = table_.membership()->vacant;
+    for (const auto& [node, numbers] : barriers_.at(name).numbers) {
+      for (const uint64_t number : numbers) {
+        answered_[node][number] = table_.membership()->vacant;
+      }
     }
   }
   barriers_.erase(name);
@@ -532,6 +561,11 @@ CallId Job::Leave(NodeId node, const absl::Status& reason, absl::Time deadline, 
     return AnswerNow(absl::OkStatus());
   }
   if (member->info.role == Role::kServer) return LeaveAsServer(node);
+  if (work_done_) {
+    table_.MarkLeft(node);
+    ++revision_.job;
+    return AnswerNow(absl::OkStatus());
+  }
   return LeaveAsWorker(MemberOf(node), deadline);
 }
 
@@ -571,8 +605,10 @@ void Job::EndWork() {
   ++view->epoch;
   // Servers see one more epoch, without workers, which tells them that their work is done.
   last_view_ = std::move(view);
-  // All workers count as left at once, even if the answer to one of them is lost.
-  for (const NodeInfo& worker : table_.membership()->workers) table_.MarkLeft(worker.id);
+  // A worker whose call was lost with another scheduler asks again, and has not left before.
+  for (const NodeInfo& worker : table_.membership()->workers) {
+    if (calls_.Has({WaitSubject::Kind::kLeave}, worker.id)) table_.MarkLeft(worker.id);
+  }
   ChangeForAll();
   Happened("done", "all workers have left");
   CompleteAll(calls_.WaitingFor({WaitSubject::Kind::kLeave}), absl::OkStatus());

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -244,7 +245,7 @@ class Job {
   struct Meeting {
     explicit Meeting(const Roster& expected) : barrier(expected) {}
     Barrier barrier;
-    std::map<NodeId, uint64_t> numbers;
+    std::map<NodeId, std::set<uint64_t>> numbers;
   };
   std::map<std::string, Meeting> barriers_;
   // The vacant ranks with which numbered arrivals have ended, until their nodes have the answers.

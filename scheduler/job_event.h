@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <variant>
@@ -12,6 +13,7 @@
 #include "absl/status/status.h"
 #include "common/cluster/control_plane.h"
 #include "common/cluster/declaration_list.h"
+#include "scheduler/job_options.h"
 #include "scheduler/waiting_calls.h"
 
 // The events that change a job for good, from the moment at which all its nodes have joined. A job
@@ -24,6 +26,7 @@ namespace bdn {
 // All nodes have joined. The first event.
 struct JobBegun {
   JobConfig config;
+  DeclarationLimits limits;
   std::string data_secret;
   std::shared_ptr<const Membership> membership;
   std::map<NodeId, uint64_t> join_ids;
@@ -80,10 +83,11 @@ struct JobStopped {
 // Another scheduler has taken the job up: no call of before waits any more.
 struct JobResumed {};
 
-// The barrier has these arrivals, by node and number. Stands for events that are left out.
+// The barrier has these arrivals: of each node the numbers, where they have any. Stands for events
+// that are left out.
 struct BarrierState {
   std::string barrier;
-  std::map<NodeId, uint64_t> arrivals;
+  std::map<NodeId, std::set<uint64_t>> arrivals;
 };
 
 // The node's arrivals of these numbers have ended with these vacant ranks. Stands for events that

@@ -11,6 +11,9 @@
 namespace bdn {
 namespace {
 
+// The time by which the first leases of a job that goes on are longer.
+constexpr absl::Duration kReturnGrace = absl::Seconds(10);
+
 // Makes the job's data secret where none is given.
 JobOptions WithSecret(JobOptions options) {
   if (options.data_secret.empty()) options.data_secret = RandomSecret();
@@ -24,7 +27,13 @@ JobHost::JobHost(JobOptions options, const Clock* clock, Logged logged)
       is_logged_(logged.log != nullptr),
       job_(WithSecret(std::move(options)), clock->Now(), logged.log),
       pauses_(PauseWatchOfLeases(job_.config().lease_timeout)) {
-  if (!logged.events.empty()) job_.Resume(logged.events, clock->Now());
+  const absl::Time begun = clock->Now();
+  if (!logged.events.empty()) {
+    job_.Resume(logged.events, clock->Now());
+    // Replaying takes time, and so does the nodes' way to a scheduler that has moved.
+    const absl::Time end = clock->Now() + kReturnGrace;
+    job_.WasHeldUp(end - begun);
+  }
   thread_ = StartThread("bdn-job", [this] { Run(); });
 }
 
@@ -79,6 +88,7 @@ CallId JobHost::Leave(NodeId node, const absl::Status& reason, absl::Duration ti
 
 void JobHost::Cancel(CallId call_id) {
   MutexLock lock(&mu_);
+  if (is_left_to_another_) return;
   job_.Cancel(call_id);
   changed_.SignalAll();
 }
@@ -247,6 +257,11 @@ void JobHost::Run() {
     // Without the lock: callbacks may call this JobHost.
     for (const auto& item : work) item();
   }
+}
+
+void JobHost::LeaveToAnother() {
+  MutexLock lock(&mu_);
+  is_left_to_another_ = is_logged_;
 }
 
 void JobHost::Close() {

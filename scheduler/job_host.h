@@ -78,6 +78,9 @@ class JobHost {
   // JobHost.
   void Read(const std::function<void(const Job&, absl::Time now)>& reader) const;
 
+  // From now on a call that is given up changes nothing of a job that is logged: it is this
+  // scheduler that ends the calls, and not their nodes.
+  void LeaveToAnother();
   // Fails waiting calls with Cancelled, or where the job is logged with Unavailable, because
   // another scheduler will answer them; and stops the thread after its last callback. Idempotent.
   void Close();
@@ -105,6 +108,7 @@ class JobHost {
   Job job_ ABSL_GUARDED_BY(mu_);
   PauseWatch pauses_ ABSL_GUARDED_BY(mu_);
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  bool is_left_to_another_ ABSL_GUARDED_BY(mu_) = false;
   std::map<CallId, Done> waiting_ ABSL_GUARDED_BY(mu_);
   std::map<Observed, Observers> observers_ ABSL_GUARDED_BY(mu_);
   // Those that have yet to run for the first time.

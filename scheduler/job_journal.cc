@@ -47,6 +47,9 @@ JournalRecord Encode(const JobBegun& event) {
   journal::BeginRecord message;
   message.set_control_version(kControlVersion);
   Write(event.config, message.mutable_config());
+  message.set_max_job_bytes(event.limits.max_job_bytes);
+  message.set_max_tensors(event.limits.max_tensors);
+  message.set_max_name_bytes(event.limits.max_name_bytes);
   message.set_data_secret(event.data_secret);
   Write(*event.membership, message.mutable_membership());
   for (const auto* nodes : {&event.membership->workers, &event.membership->servers}) {
@@ -118,10 +121,10 @@ JournalRecord Encode(const JobResumed&) { return {kResumed, ""}; }
 JournalRecord Encode(const BarrierState& event) {
   journal::BarrierRecord message;
   message.set_barrier(event.barrier);
-  for (const auto& [node, number] : event.arrivals) {
+  for (const auto& [node, numbers] : event.arrivals) {
     journal::BarrierRecord::Arrival* const arrival = message.add_arrivals();
     arrival->set_node(node);
-    arrival->set_number(number);
+    arrival->mutable_numbers()->Add(numbers.begin(), numbers.end());
   }
   return Make(kBarrier, message);
 }
@@ -154,6 +157,7 @@ absl::StatusOr<JobEvent> DecodeBegun(const JournalRecord& record) {
   }
   JobBegun event;
   event.data_secret = message.data_secret();
+  event.limits = {message.max_job_bytes(), message.max_tensors(), message.max_name_bytes()};
   BDN_ASSIGN_OR_RETURN(event.config, Read(message.config()));
   BDN_ASSIGN_OR_RETURN(Membership membership, Read(message.membership()));
   const size_t nodes = membership.workers.size() + membership.servers.size();
@@ -217,7 +221,9 @@ bool IsOfBarriers(const JobEvent& event) {
 }
 
 // Returns InvalidArgument, which names the first setting that differs.
-absl::Status CheckSameSettings(const JobConfig& was, const JobConfig& is) {
+absl::Status CheckSameSettings(const JobBegun& begun, const JobOptions& options) {
+  const JobConfig& was = begun.config;
+  const JobConfig& is = options.config;
   const std::pair<const char*, bool> same[] = {
       {"workers", was.num_workers == is.num_workers},
       {"servers", was.num_servers == is.num_servers},
@@ -230,6 +236,10 @@ absl::Status CheckSameSettings(const JobConfig& was, const JobConfig& is) {
       {"min-compress-bytes", was.min_compress_bytes == is.min_compress_bytes},
       {"heartbeat-interval", was.heartbeat_interval == is.heartbeat_interval},
       {"lease-timeout", was.lease_timeout == is.lease_timeout},
+      // These decide what is declared, so the same events must meet the same limits.
+      {"max-job-bytes", begun.limits.max_job_bytes == options.limits.max_job_bytes},
+      {"max-tensors", begun.limits.max_tensors == options.limits.max_tensors},
+      {"max-name-bytes", begun.limits.max_name_bytes == options.limits.max_name_bytes},
   };
   for (const auto& [name, is_same] : same) {
     if (is_same) continue;
@@ -286,7 +296,9 @@ absl::StatusOr<JobEvent> FromRecord(const JournalRecord& record) {
     case kBarrier: {
       BDN_ASSIGN_OR_RETURN(const auto message, Parse<journal::BarrierRecord>(record));
       BarrierState event{.barrier = message.barrier()};
-      for (const auto& each : message.arrivals()) event.arrivals[each.node()] = each.number();
+      for (const auto& each : message.arrivals()) {
+        event.arrivals[each.node()] = {each.numbers().begin(), each.numbers().end()};
+      }
       return event;
     }
     case kAnswers:
@@ -330,11 +342,15 @@ absl::Status JobJournal::ReadEvents(const std::vector<JournalRecord>& records,
     if (std::holds_alternative<JobBegun>(event) != former_.empty()) {
       return InvalidArgument("it does not begin with the beginning of a job, or has two");
     }
-    if (!IsOfBarriers(event)) lasting_.push_back(record);
+    if (IsOfBarriers(event)) {
+      barrier_bytes_ += record.payload.size();
+    } else {
+      lasting_.push_back(record);
+    }
     former_.push_back(std::move(event));
   }
   if (former_.empty()) return absl::OkStatus();
-  return CheckSameSettings(std::get<JobBegun>(former_.front()).config, options.config);
+  return CheckSameSettings(std::get<JobBegun>(former_.front()), options);
 }
 
 absl::StatusOr<JobHost::Logged> JobJournal::BeginJob(JobOptions* options) {
@@ -386,8 +402,6 @@ absl::Status JobJournal::AppendRecord(JournalRecord record) {
   absl::Status status;
   if (to_begin_.has_value()) {
     status = Begin(*std::exchange(to_begin_, std::nullopt));
-    // A generation that cannot be made says nothing about who owns the journal.
-    if (!status.ok()) status = Unavailable("%s", status.message());
   }
   if (status.ok()) status = file_->Append(record.type, std::move(record.payload));
   Report(status);

@@ -18,7 +18,7 @@ namespace bdn {
 
 // The journal of a scheduler's jobs, one after the other: their events, as records of a
 // JournalFile. Not thread-safe: the job that it logs calls it, under the lock of that job's host,
-// and its owner calls it while no job is logged. Calls wait for the disk.
+// and its owner calls it while no job is logged, or under that lock. Calls wait for the disk.
 class JobJournal final : public JobLog {
  public:
   // Opens the journal in the directory. `job_id` is the setting; empty: any job's. Errors are those

@@ -270,6 +270,8 @@ absl::Status JournalFile::MakeGeneration() {
 absl::Status JournalFile::Begin(std::span<const JournalRecord> records) {
   BDN_RETURN_IF_ERROR(CheckRecords(records));
   if (has_begun_) {
+    // A further generation would be newer than a successor's, and remove that.
+    BDN_RETURN_IF_ERROR(CheckNewest());
     header_.predecessor = number_;
     BDN_RETURN_IF_ERROR(MakeGeneration());
   }

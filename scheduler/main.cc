@@ -142,9 +142,15 @@ class DaemonLoop {
     service_->EndHealth();
     if (health_ != nullptr) health_->SetServing(false);
     LogInfo("ending on %s", main_->signal());
-    if (!waiting_ && !options_.journal.empty() && !main_->lacks_memory()) {
-      LogInfo("the job goes on: its nodes wait up to %s for a scheduler that has the journal in %s",
-              absl::FormatDuration(options_.job.config.scheduler_timeout), options_.journal);
+    if (!options_.journal.empty() && !main_->lacks_memory()) {
+      // Nodes of a job that has not begun join the next scheduler.
+      bool has_begun = false;
+      service_->host()->Read(
+          [&](const Job& job, absl::Time) { has_begun = job.state() != Job::State::kWaiting; });
+      if (has_begun)
+        LogInfo(
+            "the job goes on: its nodes wait up to %s for a scheduler that has the journal in %s",
+            absl::FormatDuration(options_.job.config.scheduler_timeout), options_.journal);
       over_ = true;
       return;
     }
@@ -274,6 +280,7 @@ absl::StatusOr<int> Serve(const Config& config) {
     JobHost::Logged logged;
     if (journal != nullptr) {
       BDN_ASSIGN_OR_RETURN(logged, journal->BeginJob(&job_options));
+      SetLogPlace({.job = job_options.config.job_id});
       LogResumed(logged, job_options.config.job_id);
     }
     BDN_ASSIGN_OR_RETURN(const auto service,

@@ -205,6 +205,14 @@ void MembershipTable::MarkLeft(NodeId node) {
   leases_.erase({found->second.lease_end, node});
 }
 
+void MembershipTable::TakeBackLeft() {
+  for (auto& [id, member] : members_) {
+    if (!member.left) continue;
+    member.left = false;
+    --num_gone_;
+  }
+}
+
 void MembershipTable::Evict(NodeId worker, absl::Status why) {
   Member& member = members_.at(worker);
   member.evicted = std::move(why);

@@ -74,6 +74,8 @@ class MembershipTable {
   // Ends all leases so much later, because no node could be heard for that time.
   void LengthenLeases(absl::Duration by);
   void MarkLeft(NodeId node);
+  // Takes all nodes that have left for such as are here.
+  void TakeBackLeft();
   // Takes a worker out of the membership, whose epoch rises; its rank is vacant from then on.
   // REQUIRES: frozen(); the worker is here; `why` satisfies IsEvicted.
   void Evict(NodeId worker, absl::Status why);

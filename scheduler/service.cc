@@ -205,6 +205,8 @@ CallId ServiceImpl::OnHeartbeat(HeartbeatCall* call) {
   if (told.ok() && !reports->empty()) told = host->Report(node, *reports);
   if (told.ok() && !quality->empty()) told = host->ReportQuality(node, *quality);
   if (told.ok() && !waits->empty()) told = host->ReportWaits(node, *waits);
+  // The node was heard, and is to know that.
+  if (absl::IsUnavailable(told)) told = ResourceExhausted("%s", told.message());
   return call->FinishNow(told);
 }
 
@@ -308,6 +310,7 @@ absl::Status ServiceImpl::Listen(const std::string& listen) {
 
 void ServiceImpl::Close() {
   if (closed_.exchange(true)) return;
+  core_.host()->LeaveToAnother();
   // No new connections first; then calls are ended, and then the threads that serve them, so that
   // none can start an operation on the queue once it is shut.
   if (listener_ != nullptr) listener_->Close();

@@ -38,7 +38,8 @@ bool IsBroken(const grpc::Status& status) {
 
 // gRPC's own class, which a header cannot name because it is nested.
 struct SchedulerCalls::Stub {
-  explicit Stub(const std::shared_ptr<grpc::Channel>& channel) : rpc(channel) {}
+  explicit Stub(const std::shared_ptr<grpc::Channel>& to) : channel(to), rpc(to) {}
+  const std::shared_ptr<grpc::Channel> channel;
   wire::Scheduler::Stub rpc;
 };
 
@@ -73,12 +74,18 @@ SchedulerCalls::SchedulerCalls(const std::string& address, const Credentials& cr
       credentials_(credentials),
       clock_(clock),
       reports_(reports),
-      channel_(ConnectChannel(address, credentials)),
-      stub_(std::make_shared<Stub>(channel_)) {}
+      stub_(std::make_shared<Stub>(ConnectChannel(address, credentials))) {}
 
 SchedulerCalls::~SchedulerCalls() = default;
 
-bool SchedulerCalls::IsConnected() const { return channel_->GetState(false) == GRPC_CHANNEL_READY; }
+std::shared_ptr<SchedulerCalls::Stub> SchedulerCalls::stub() const {
+  MutexLock lock(&mu_);
+  return stub_;
+}
+
+bool SchedulerCalls::IsConnected() const {
+  return stub()->channel->GetState(false) == GRPC_CHANNEL_READY;
+}
 
 void SchedulerCalls::SetSelf(NodeId node, uint64_t incarnation, absl::Duration scheduler_timeout) {
   MutexLock lock(&mu_);
@@ -107,7 +114,7 @@ void SchedulerCalls::Report(const char* what, absl::Duration waited) {
   wire::WaitsReply reply;
   Call call(this, kReasonTimeout);
   // This goes into the log only, so an error is not worth a line of its own.
-  if (!stub_->rpc.Waits(call.context(), self, &reply).ok()) reply.clear_text();
+  if (!stub()->rpc.Waits(call.context(), self, &reply).ok()) reply.clear_text();
   LogWarning("still waiting after %.0f s: %s, by the scheduler at %s%s%s", seconds, what, address_,
              reply.text().empty() ? "" : ": ", reply.text());
 }
@@ -119,7 +126,8 @@ grpc::Status SchedulerCalls::Await(Start start, const char* what, const Request&
   grpc::CompletionQueue queue;
   // An asynchronous call on a queue of its own: this thread waits in slices, and can log in
   // between.
-  const auto reader = (stub_->rpc.*start)(call->context(), request, &queue);
+  const std::shared_ptr<Stub> by = stub();
+  const auto reader = (by->rpc.*start)(call->context(), request, &queue);
   grpc::Status status;
   reader->Finish(reply, &status, nullptr);
   const absl::Time begun = clock_->Now();
@@ -205,6 +213,10 @@ absl::Status SchedulerCalls::Explain(const absl::Status& error) const {
   // A scheduler that ends lets go of its calls, and another one is to answer them.
   const bool is_let_go = absl::IsCancelled(error) && scheduler_timeout_ > absl::ZeroDuration();
   if (error.code() != absl::StatusCode::kUnavailable && !is_let_go) return error;
+  // An answer of the scheduler itself: it cannot do that now.
+  if (!is_let_go && stub_->channel->GetState(false) == GRPC_CHANNEL_READY) {
+    return Unavailable("scheduler at %s: %s", address_, error.message());
+  }
   const char* hint =
       credentials_.has_tls() ? " (each side must trust the other's certificate)" : "";
   return Unavailable("scheduler at %s cannot be reached: %s%s", address_, error.message(), hint);
@@ -214,7 +226,7 @@ std::string SchedulerCalls::WhyUnreachable() {
   wire::Empty reply;
   Call call(this, kReasonTimeout);
   const grpc::Status status =
-      stub_->rpc.Heartbeat(call.context(), wire::HeartbeatRequest(), &reply);
+      stub()->rpc.Heartbeat(call.context(), wire::HeartbeatRequest(), &reply);
   // A connection that is neither made nor refused leaves the deadline as the only reason.
   const bool is_silent = status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
   return is_silent ? "nothing answers at that address" : status.error_message();
@@ -275,7 +287,7 @@ absl::Status SchedulerCalls::Catalogue(const wire::CatalogueRequest& request, ab
                                        wire::CataloguePiece* piece) {
   return Retry(deadline, [&] {
     Call call(this, deadline - clock_->Now());
-    return Explain(FromGrpc(stub_->rpc.Catalogue(call.context(), request, piece)));
+    return Explain(FromGrpc(stub()->rpc.Catalogue(call.context(), request, piece)));
   });
 }
 
@@ -284,7 +296,7 @@ absl::Status SchedulerCalls::AcknowledgePlacement(const wire::AcknowledgeRequest
   return Retry(absl::InfiniteFuture(), [&] {
     wire::Empty reply;
     Call call(this, absl::InfiniteDuration());
-    return Explain(FromGrpc(stub_->rpc.AcknowledgePlacement(call.context(), request, &reply)));
+    return Explain(FromGrpc(stub()->rpc.AcknowledgePlacement(call.context(), request, &reply)));
   });
 }
 
@@ -316,7 +328,7 @@ absl::Status SchedulerCalls::Heartbeat(const wire::HeartbeatRequest& request,
     MutexLock lock(&mu_);
     spare = spare_;
   }
-  start(stub_);
+  start(stub());
   if (spare != nullptr) start(spare);
   const absl::Duration patience = timeout / kAttemptsOfHeartbeat;
   absl::Time next = begun + patience;
@@ -356,16 +368,21 @@ absl::Status SchedulerCalls::Heartbeat(const wire::HeartbeatRequest& request,
 // Evaluates the attempt that was answered first, or that over the first connection where none was.
 absl::Status SchedulerCalls::OnHeartbeat(const Attempt& answered, absl::Time begun,
                                          absl::Duration timeout) {
-  const bool by_first = answered.stub == stub_;
   const absl::Status status = FromGrpc(answered.status);
   MutexLock lock(&mu_);
+  const bool by_first = answered.stub == stub_;
   if (!by_first) {
     if (spare_ == nullptr) silent_since_ = begun;
     // The connection that worked is kept: a new one for every heartbeat would cost a handshake
     // each.
     spare_ = answered.stub;
-    const absl::Duration most = std::max(kMostSilence * timeout, scheduler_timeout_);
-    if (clock_->Now() - silent_since_ <= most) return status;
+    if (clock_->Now() - silent_since_ <= kMostSilence * timeout) return status;
+    if (scheduler_timeout_ > absl::ZeroDuration()) {
+      // The scheduler serves elsewhere now: all calls are made again over the connection to there.
+      stub_ = std::exchange(spare_, nullptr);
+      for (grpc::ClientContext* context : contexts_) context->TryCancel();
+      return status;
+    }
     return Aborted("the connection to the scheduler at %s has carried nothing for %.0f s", address_,
                    absl::ToDoubleSeconds(clock_->Now() - silent_since_));
   }
@@ -379,7 +396,8 @@ absl::Status SchedulerCalls::Watch(absl::FunctionRef<absl::Status(const wire::Ev
   SetCaller(&self);
   Call call(this, absl::InfiniteDuration());
   call.context()->set_wait_for_ready(true);
-  const auto stream = stub_->rpc.Watch(call.context(), self);
+  const std::shared_ptr<Stub> by = stub();
+  const auto stream = by->rpc.Watch(call.context(), self);
   wire::Event event;
   absl::Status status;
   while (status.ok() && stream->Read(&event)) status = deliver(event);

@@ -18,7 +18,6 @@
 #include "common/cluster/scheduler_client.h"
 
 namespace grpc {
-class Channel;
 class ClientContext;
 class Status;
 }  // namespace grpc
@@ -84,8 +83,9 @@ class SchedulerCalls {
   // Sends a heartbeat. The error is raw. Without an answer within a part of the time it is sent
   // once more, over a new connection: after a link was cut, TCP may wait as long again before it
   // sends, and a new connection need not. A new connection that was answered is used for the next
-  // heartbeats, too. Aborted where the first connection, on which all other calls wait, stays dead
-  // for long.
+  // heartbeats, too. Where the first connection, on which all other calls wait, stays
+  // dead for long, they are made again over the one that is answered, if the scheduler keeps a
+  // journal; else Aborted.
   absl::Status Heartbeat(const bandoneon::control::HeartbeatRequest& request,
                          absl::Duration timeout);
   // Hands the stream's events to `deliver` until the stream ends, or `deliver` fails, which is then
@@ -118,6 +118,7 @@ class SchedulerCalls {
   struct Stub;
   struct Attempt;
 
+  std::shared_ptr<Stub> stub() const;
   // Makes a call `start` that waits for others, and logs what it waits for.
   template <typename Start, typename Request, typename Reply>
   grpc::Status Await(Start start, const char* what, const Request& request, Call* call,
@@ -142,12 +143,12 @@ class SchedulerCalls {
   const Credentials credentials_;
   const Clock* const clock_;
   const WaitReports reports_;
-  const std::shared_ptr<grpc::Channel> channel_;
-  const std::shared_ptr<Stub> stub_;
 
   mutable Mutex mu_;
   CondVar changed_;
   CondVar no_calls_;
+  // The connection of all calls.
+  std::shared_ptr<Stub> stub_ ABSL_GUARDED_BY(mu_);
   // A connection that was answered where stub_ was not; null: not needed.
   std::shared_ptr<Stub> spare_ ABSL_GUARDED_BY(mu_);
   // When the silence of stub_ began, while there is a spare.

@@ -240,6 +240,7 @@ absl::Status GrpcControlPlane::FlushRetired(absl::Time deadline) {
   }
   // Heartbeats are cancelled where the job has failed, but do not know the failure.
   if (absl::IsCancelled(status) && !calls_.failure().ok()) return calls_.failure();
+  if (absl::IsResourceExhausted(status)) return Unavailable("%s", status.message());
   return status;
 }
 
@@ -310,9 +311,13 @@ absl::Status GrpcControlPlane::Leave(const absl::Status& reason, absl::Duration 
     message.set_timeout_ms(TimeoutToMilliseconds(left));
     return calls_.Leave(message, left + kAnswerGrace);
   };
-  // A node that has failed need not wait for another scheduler, which finds it lost.
-  if (!reason.ok()) return leave(timeout);
-  return calls_.RetryAtReturn(clock_->Now() + timeout, leave);
+  absl::Duration patience = timeout;
+  if (!reason.ok()) {
+    // A node that has failed waits a little only: the next scheduler finds it lost.
+    MutexLock lock(&mu_);
+    patience = std::min(patience, config_.lease_timeout);
+  }
+  return calls_.RetryAtReturn(clock_->Now() + patience, leave);
 }
 
 void GrpcControlPlane::Close() {
@@ -409,7 +414,8 @@ void GrpcControlPlane::RunHeartbeats() {
     ++unanswered;
     // More tensors may be retired than one heartbeat takes, so the next follows at once.
     pause = status.ok() && HasRetired() ? absl::ZeroDuration() : interval;
-    if (status.ok()) {
+    // Exhausted: the scheduler cannot note the retired tensors, and is to be told them again.
+    if (status.ok() || absl::IsResourceExhausted(status)) {
       if (is_away)
         LogInfo("the scheduler at %s answers again, after %.1f s", calls_.address(), silence);
       is_away = false;

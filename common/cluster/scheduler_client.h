@@ -25,8 +25,8 @@ class SchedulerClient {
   // Creates a control plane for the scheduler at `address`, which is host:port; InvalidArgument
   // where it is not. `clock` is borrowed. It connects in Join, which waits for a scheduler that is
   // not up yet, or not ready for another job. From Join on it sends heartbeats on a thread of its
-  // own; when the scheduler has not answered for a lease, every wait ends and on_failure says so.
-  // Closing it before Leave loses the node.
+  // own; when the scheduler has not answered for a lease, or for JobConfig::scheduler_timeout where
+  // that is longer, every wait ends and on_failure says so. Closing it before Leave loses the node.
   static absl::StatusOr<std::unique_ptr<ControlPlane>> Create(const std::string& address,
                                                               const Credentials& credentials,
                                                               const Clock* clock,

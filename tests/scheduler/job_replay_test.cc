@@ -237,6 +237,110 @@ TEST_F(JobReplayTest, WhoGaveUpABarrierHasNotCome) {
   EXPECT_TRUE(absl::IsUnknown(Answer(third)));
 }
 
+TEST_F(JobReplayTest, OneOfTwoCallsThatIsGivenUpTakesNothingBack) {
+  Begin(1);
+  // A connection has broken, and the node has made its calls again before that was noticed.
+  const CallId old_barrier = job_->ArriveAtBarrier(1, {"b", 1, 1}, At(1e9), At(0));
+  job_->ArriveAtBarrier(1, {"b", 1, 1}, At(1e9), At(0));
+  job_->Cancel(old_barrier);
+  Crash();
+  EXPECT_FALSE(job_->BarrierEvents().empty()) << "the barrier has forgotten who had come";
+  const CallId old_leave = job_->Leave(1, absl::OkStatus(), At(1e9), At(0));
+  job_->Leave(1, absl::OkStatus(), At(1e9), At(0));
+  job_->Cancel(old_leave);
+  Crash();
+  EXPECT_EQ(job_->table().membership()->epoch, 1u);
+  EXPECT_THAT(job_->LeavingRanks(), ElementsAre(0));
+}
+
+TEST_F(JobReplayTest, ACallToLeaveThatBreaksIsMadeAgain) {
+  Begin();
+  const CallId broken = job_->Leave(1, absl::OkStatus(), At(1e9), At(0));
+  job_->Cancel(broken);
+  EXPECT_TRUE(job_->failure().ok()) << job_->failure();
+  Crash();
+  EXPECT_TRUE(job_->failure().ok()) << job_->failure();
+  std::vector<CallId> calls;
+  for (const NodeId node : {1, 2, 3}) {
+    calls.push_back(job_->Leave(node, absl::OkStatus(), At(1e9), At(0)));
+  }
+  for (const CallId call : calls) EXPECT_TRUE(Answer(call).ok()) << Answer(call);
+}
+
+TEST_F(JobReplayTest, AWorkerWhoseCallToLeaveWasLostHasNotLeft) {
+  Begin();
+  job_->Leave(1, absl::OkStatus(), At(1e9), At(0));
+  Crash();
+  // The others are back first, and the work is done with them.
+  EXPECT_TRUE(absl::IsUnknown(Answer(job_->Leave(2, absl::OkStatus(), At(1e9), At(0)))));
+  EXPECT_TRUE(Answer(job_->Leave(3, absl::OkStatus(), At(1e9), At(0))).ok());
+  for (const NodeId server : {4, 5}) {
+    EXPECT_TRUE(Answer(job_->Leave(server, absl::OkStatus(), At(1e9), At(0))).ok());
+  }
+  EXPECT_FALSE(job_->finished()) << "worker 0 would find no scheduler";
+  EXPECT_TRUE(Answer(job_->Leave(1, absl::OkStatus(), At(1e9), At(1))).ok());
+  EXPECT_TRUE(job_->finished());
+  // Nor may the next scheduler end before all have had time to ask again.
+  Crash();
+  EXPECT_EQ(job_->state(), Job::State::kDone);
+  EXPECT_FALSE(job_->finished());
+  EXPECT_TRUE(Answer(job_->Leave(1, absl::OkStatus(), At(1e9), At(1))).ok());
+  job_->Advance(At(10));
+  EXPECT_TRUE(job_->finished());
+  EXPECT_TRUE(job_->failure().ok());
+}
+
+TEST_F(JobReplayTest, TwoThreadsOfAWorkerAreBothAnswered) {
+  Begin();
+  job_->ArriveAtBarrier(1, {"b", 1, 1}, At(1e9), At(0));
+  job_->ArriveAtBarrier(1, {"b", 2, 1}, At(1e9), At(0));
+  job_->ArriveAtBarrier(2, {"b", 1, 1}, At(1e9), At(0));
+  job_->ArriveAtBarrier(3, {"b", 1, 1}, At(1e9), At(0));
+  Crash();
+  EXPECT_TRUE(Answer(job_->ArriveAtBarrier(1, {"b", 1, 1}, At(1e9), At(0))).ok());
+  EXPECT_TRUE(Answer(job_->ArriveAtBarrier(1, {"b", 2, 1}, At(1e9), At(0))).ok());
+}
+
+TEST_F(JobReplayTest, AnArrivalOfAShortenedLogCanBeGivenUp) {
+  Begin();
+  const CallId given_up = job_->ArriveAtBarrier(1, {"b", 1, 1}, At(1e9), At(0));
+  log_.Shorten(job_->BarrierEvents());
+  job_->Cancel(given_up);
+  Crash();
+  job_->ArriveAtBarrier(2, {"b", 1, 1}, At(1e9), At(0));
+  const CallId third = job_->ArriveAtBarrier(3, {"b", 1, 1}, At(1e9), At(0));
+  EXPECT_TRUE(absl::IsUnknown(Answer(third))) << "it passes without worker 0";
+}
+
+TEST_F(JobReplayTest, NobodyIsTakenOutByWhatCannotBeLogged) {
+  Begin(1);
+  job_->Leave(1, absl::OkStatus(), At(2), At(0));
+  HearAll(1.5);
+  log_.refusal = absl::ResourceExhaustedError("no space left");
+  job_->Advance(At(2.5));
+  EXPECT_EQ(job_->table().membership()->epoch, 1u);
+  EXPECT_EQ(job_->state(), Job::State::kRunning);
+}
+
+TEST_F(JobReplayTest, WhatChangesNothingIsNotLogged) {
+  Begin();
+  job_->Declare(1, PartOf("a", 1), At(1e9), At(0));
+  job_->Declare(2, PartOf("a", 1), At(1e9), At(0));
+  job_->Declare(3, PartOf("a", 1), At(1e9), At(0));
+  const PlacementVersion version = job_->declarations().version();
+  EXPECT_TRUE(job_->AcknowledgePlacement(4, version, At(0)).ok());
+  EXPECT_TRUE(job_->Retire(1, {0}, At(0)).ok());
+  const size_t before = log_.records.size();
+  EXPECT_TRUE(job_->AcknowledgePlacement(4, version, At(0)).ok());
+  EXPECT_TRUE(job_->Retire(1, {0}, At(0)).ok());
+  EXPECT_FALSE(job_->Retire(1, {7}, At(0)).ok());
+  EXPECT_FALSE(job_->AcknowledgePlacement(4, {.epoch = 1, .catalogue = 9}, At(0)).ok());
+  EXPECT_EQ(log_.records.size(), before);
+  log_.refusal = absl::ResourceExhaustedError("no space left");
+  EXPECT_TRUE(absl::IsUnavailable(job_->Retire(2, {0}, At(0))));
+  EXPECT_TRUE(job_->Retire(1, {0}, At(0)).ok());
+}
+
 TEST_F(JobReplayTest, ALostWorkerStaysLost) {
   Begin(1);
   HearAll(1);
@@ -266,7 +370,6 @@ TEST_F(JobReplayTest, WhatCannotBeLoggedHasNotHappened) {
   EXPECT_THAT(std::string(Answer(declared).message()), HasSubstr("no space left"));
   EXPECT_TRUE(absl::IsUnavailable(Answer(job_->ArriveAtBarrier(1, {"b", 1, 1}, At(1e9), At(0)))));
   EXPECT_TRUE(absl::IsUnavailable(Answer(job_->Leave(1, absl::OkStatus(), At(1e9), At(0)))));
-  EXPECT_TRUE(absl::IsUnavailable(job_->Retire(1, {}, At(0))));
   EXPECT_TRUE(absl::IsUnavailable(job_->AcknowledgePlacement(4, {.epoch = 1}, At(0))));
   // A lease that is over is looked at again in a second, and not all the time.
   const size_t attempts_before = log_.attempts;
@@ -360,7 +463,7 @@ TEST(JobReplaySearch, AnyEventsLeaveAJobThatAnswers) {
           events.push_back(JobResumed());
           break;
         case 9:
-          events.push_back(BarrierState{name(), {{node(), below(3)}, {node(), below(3)}}});
+          events.push_back(BarrierState{name(), {{node(), {below(3)}}, {node(), {}}}});
           break;
         case 10:
           events.push_back(ArrivalsAnswered{node(), {{below(4), {}}}});
@@ -432,6 +535,9 @@ class CrashingRun {
         Crash();
       } else if (dice < 6 && min_workers_ > 0 && turn > 20) {
         LoseOne();
+      } else if (dice < 12 && crashes > 0) {
+        --crashes;
+        BreakConnection(random_() % kWorkers);
       } else if (dice < 30) {
         Install();
       } else if (dice < 60) {
@@ -474,6 +580,15 @@ class CrashingRun {
     EXPECT_EQ(job_->LeavingRanks(), leaving);
     EXPECT_EQ(Tensors(), tensors);
     for (Program& program : programs_) program.waiting.reset();
+  }
+  // The call is made again, before or after it is noticed that the first one's caller is gone.
+  void BreakConnection(size_t worker) {
+    Program& program = programs_[worker];
+    if (program.is_lost || !program.waiting.has_value()) return;
+    const CallId broken = *program.waiting;
+    program.waiting.reset();
+    if (random_() % 2 == 0) Step(worker);
+    job_->Cancel(broken);
   }
   void LoseOne() {
     std::vector<size_t> here;

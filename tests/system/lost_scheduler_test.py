@@ -188,10 +188,12 @@ def test_steps_go_on_while_there_is_no_scheduler(make, undisturbed):
     assert job.schedulers[-1].child.wait(20) == 1
 
 
-def test_a_signal_ends_the_scheduler_and_not_the_job(make, undisturbed):
-    job = make(TEST_PAUSE="barrier").start()
+@pytest.mark.parametrize("moment", ["declare more", "barrier", "leave"])
+def test_a_signal_ends_the_scheduler_and_not_the_job(make, undisturbed, moment):
+    """Not its wait either: one worker waits already."""
+    job = make(TEST_PAUSE=moment).start()
     for rank in range(2):
-        job[rank].wait_for("at barrier\n")
+        job[rank].wait_for(f"at {moment}\n")
     job.tell(0)
     time.sleep(0.5)
     job.schedulers[-1].child.terminate()
@@ -234,6 +236,17 @@ def test_a_worker_that_is_lost_with_the_scheduler_is_found_lost(make):
     job.start_scheduler().wait_for("waiting for worker rank 0")
 
 
+def test_a_signal_amid_joining_ends_no_job_either(make, undisturbed):
+    job = make().start(workers=1)
+    job.schedulers[-1].wait_for("waiting for")
+    job.schedulers[-1].child.terminate()
+    assert job.schedulers[-1].child.wait(20) == 0
+    job.start_scheduler().wait_for("listens at")
+    job.start_worker(1)
+    for output in job.check_end():
+        assert steps_of(output) == undisturbed()
+
+
 def test_nodes_give_up_in_time(make):
     job = make(TEST_STEPS="1000000").start("--scheduler-timeout=3s")
     job[0].wait_for("step 5 ")
@@ -247,9 +260,10 @@ def test_the_settings_must_be_those_of_the_job(make):
     job = make(TEST_STEPS="1000000").start()
     job[0].wait_for("step 5 ")
     job.kill_scheduler()
-    other = job.start_scheduler("--partition-bytes=1MiB")
-    assert other.child.wait(20) == 2
-    assert "was begun with another partition-bytes" in other.output()
+    for flag in ("--partition-bytes=1MiB", "--max-tensors=7"):
+        other = job.start_scheduler(flag)
+        assert other.child.wait(20) == 2
+        assert f"was begun with another {flag[2:flag.index('=')]}" in other.output()
     job.restart_scheduler()
 
 
