@@ -147,10 +147,11 @@ class DaemonLoop {
       bool has_begun = false;
       service_->host()->Read(
           [&](const Job& job, absl::Time) { has_begun = job.state() != Job::State::kWaiting; });
-      if (has_begun)
+      if (has_begun) {
         LogInfo(
             "the job goes on: its nodes wait up to %s for a scheduler that has the journal in %s",
             absl::FormatDuration(options_.job.config.scheduler_timeout), options_.journal);
+      }
       over_ = true;
       return;
     }
