@@ -455,7 +455,7 @@ absl::Status Job::Retire(NodeId node, const std::vector<uint32_t>& tensors, absl
   if (failure_.ok() && member != nullptr && member->left) return absl::OkStatus();
   BDN_RETURN_IF_ERROR(CheckWorker(node, "retire tensors"));
   now_ = now;
-  // What was said before changes nothing, and an error does not either.
+  // A repetition changes nothing, and an error does not either.
   if (declarations_.RetiresAny(MemberOf(node), tensors)) {
     BDN_RETURN_IF_ERROR(Record(TensorsRetired{node, tensors}));
   }

@@ -26,7 +26,7 @@ class JobHost {
  public:
   using Done = std::function<void(const Job::Completion&)>;
 
-  // Where a job is logged, and the events of the scheduler before this one; empty: there was none.
+  // The log of a job, and the events of the scheduler before this one; empty: there was none.
   struct Logged {
     JobLog* log = nullptr;  // borrowed; null: the job is not logged
     std::vector<JobEvent> events = {};

@@ -87,7 +87,7 @@ def test_a_scheduler_that_is_lost_starts_again_with_its_journal(certificates):
     # In a directory of the volume, whose own the image gives to the user of the daemons.
     assert journal({}) == "/journal/compose" and "scheduler-journal:/journal" in service["volumes"]
     assert "/journal" in re.search(r"install -d -o 65532 -g 65532 -m 0700 (.*)$", stage("daemons"), re.MULTILINE)[1].split()
-    # As the head of the file turns it off.
+    # The comment at the head of the file turns the journal off so.
     off = dict(word.split("=") for word in re.search(r"^# .*?(SCHEDULER_JOURNAL=\S*) (SCHEDULER_RESTART=\S+)", COMPOSE_TEXT,
                                                      re.MULTILINE).groups())
     assert journal(off) == "" and fill_in(service["restart"], off) == "no"

@@ -191,7 +191,7 @@ def test_the_job_of_compose_trains_and_drains(daemons, torch, tmp_path):
         workers = [composed.start(f"worker-{rank}", train, BANDONEON_RANK=str(rank)) for rank in range(2)]
         workers[0].wait_for("step 20:")
         assert {composed.health(name, "readiness") for name in DAEMONS} == {"SERVING"}
-        # As an engine does it by the restart policy.
+        # The restart policy makes an engine do this.
         services["scheduler"].signal("KILL")
         assert services["scheduler"].wait()[0] == 128 + 9
         services["scheduler"] = composed.start("scheduler")

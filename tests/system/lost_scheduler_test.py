@@ -141,7 +141,7 @@ def test_a_scheduler_that_is_killed_goes_on(make, undisturbed, moment):
     time.sleep(0.5)
     job.restart_scheduler()
     time.sleep(0.5)
-    # And once more, with both in the middle of it.
+    # The next one is killed with both workers in the middle of it.
     job.tell(1)
     job.kill_scheduler()
     job.restart_scheduler()
