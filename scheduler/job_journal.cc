@@ -231,6 +231,7 @@ absl::Status CheckSameSettings(const JobBegun& begun, const JobOptions& options)
       {"min-workers", was.min_workers == is.min_workers},
       {"stuck-timeout", was.stuck_timeout == is.stuck_timeout},
       {"scheduler-timeout", was.scheduler_timeout == is.scheduler_timeout},
+      {"replay-steps", was.replay_steps == is.replay_steps},
       {"partition-bytes", was.partition_bytes == is.partition_bytes},
       {"fusion-bytes", was.fusion_bytes == is.fusion_bytes},
       {"min-compress-bytes", was.min_compress_bytes == is.min_compress_bytes},

@@ -52,6 +52,10 @@ absl::Status CheckJobOptions(const JobOptions& options) {
     return InvalidArgument("scheduler-timeout is %s: expected 0s or more",
                            absl::FormatDuration(config.scheduler_timeout));
   }
+  if (config.replay_steps > kMostReplaySteps) {
+    return InvalidArgument("replay-steps is %d: expected 0 (none) to %d", config.replay_steps,
+                           kMostReplaySteps);
+  }
   BDN_RETURN_IF_ERROR(CheckRange("partition-bytes", config.partition_bytes, 4096, 1 << 30));
   if (options.limits.max_job_bytes == 0) return InvalidArgument("max-job-bytes is 0");
   const DeclarationLimits& limits = options.limits;

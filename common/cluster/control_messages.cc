@@ -243,6 +243,46 @@ absl::Status ReadNodes(const google::protobuf::RepeatedPtrField<wire::NodeInfo>&
   return absl::OkStatus();
 }
 
+// Reads the servers that are present, whose ranks rise, and the slots of those that are lost.
+absl::Status ReadServers(const wire::Membership& message, Membership* membership) {
+  for (const wire::NodeInfo& each : message.servers()) {
+    BDN_ASSIGN_OR_RETURN(NodeInfo node, ReadNode(each));
+    const Rank before = membership->servers.empty() ? -1 : membership->servers.back().rank;
+    if (node.rank <= before || node.role != Role::kServer) {
+      return InvalidArgument("%s rank %d is not in its place", RoleName(node.role), node.rank);
+    }
+    membership->servers.push_back(std::move(node));
+  }
+  const auto is_present = [&](NodeId id) {
+    return std::ranges::find(membership->servers, id, &NodeInfo::id) != membership->servers.end();
+  };
+  NodeId last = 0;
+  for (const wire::Membership::Moved& moved : message.moved()) {
+    const bool is_whole = static_cast<size_t>(moved.servers().size()) == kSlots &&
+                          static_cast<size_t>(moved.since().size()) == kSlots;
+    if (moved.home() <= last || is_present(moved.home()) || !is_whole) {
+      return InvalidArgument("the slots of node %d are %d servers and %d epochs", moved.home(),
+                             moved.servers().size(), moved.since().size());
+    }
+    last = moved.home();
+    Slots& slots = membership->moved[last];
+    for (size_t i = 0; i < kSlots; ++i) {
+      slots[i] = {moved.servers(static_cast<int>(i)), moved.since(static_cast<int>(i))};
+      const bool is_known = slots[i].server == 0 || is_present(slots[i].server);
+      if (!is_known || slots[i].since == 0 || slots[i].since > message.epoch()) {
+        return InvalidArgument("slot %d of node %d belongs to node %d since epoch %d", i, last,
+                               slots[i].server, slots[i].since);
+      }
+    }
+  }
+  if (message.unsafe() > message.epoch()) {
+    return InvalidArgument("epoch %d lost a worker, and epoch %d is the last", message.unsafe(),
+                           message.epoch());
+  }
+  membership->unsafe = message.unsafe();
+  return absl::OkStatus();
+}
+
 // Checks a group. REQUIRES: `size` is that of the first group; `least` is the number after the
 // group before.
 absl::Status CheckGroup(const wire::QualityGroup& group, uint64_t size, int64_t least) {
@@ -309,6 +349,7 @@ void Write(const JobConfig& config, wire::JobConfig* message) {
   message->set_min_workers(static_cast<uint32_t>(config.min_workers));
   message->set_stuck_timeout_ns(absl::ToInt64Nanoseconds(config.stuck_timeout));
   message->set_scheduler_timeout_ns(absl::ToInt64Nanoseconds(config.scheduler_timeout));
+  message->set_replay_steps(config.replay_steps);
 }
 
 void Write(const NodeInfo& node, wire::NodeInfo* message) {
@@ -326,6 +367,15 @@ void Write(const Membership& membership, wire::Membership* message) {
   for (const NodeInfo& node : membership.workers) Write(node, message->add_workers());
   for (const NodeInfo& node : membership.servers) Write(node, message->add_servers());
   for (const Rank rank : membership.vacant) message->add_vacant(rank);
+  message->set_unsafe(membership.unsafe);
+  for (const auto& [home, slots] : membership.moved) {
+    wire::Membership::Moved* const moved = message->add_moved();
+    moved->set_home(home);
+    for (const SlotOwner& owner : slots) {
+      moved->add_servers(owner.server);
+      moved->add_since(owner.since);
+    }
+  }
 }
 
 void Write(const HeldBytes& held, wire::HeldBytes* message) {
@@ -465,6 +515,11 @@ absl::StatusOr<JobConfig> Read(const wire::JobConfig& message) {
     return InvalidArgument("a scheduler timeout of %d ns", message.scheduler_timeout_ns());
   }
   config.scheduler_timeout = absl::Nanoseconds(message.scheduler_timeout_ns());
+  if (message.replay_steps() > kMostReplaySteps) {
+    return InvalidArgument("%d steps are kept, at most %d", message.replay_steps(),
+                           kMostReplaySteps);
+  }
+  config.replay_steps = message.replay_steps();
   config.partition_bytes = message.partition_bytes();
   config.fusion_bytes = message.fusion_bytes();
   config.min_compress_bytes = message.min_compress_bytes();
@@ -487,7 +542,7 @@ absl::StatusOr<Membership> Read(const wire::Membership& message) {
       ReadRising({message.vacant().data(), static_cast<size_t>(message.vacant().size())}));
   BDN_RETURN_IF_ERROR(
       ReadNodes(message.workers(), Role::kWorker, membership.vacant, &membership.workers));
-  BDN_RETURN_IF_ERROR(ReadNodes(message.servers(), Role::kServer, {}, &membership.servers));
+  BDN_RETURN_IF_ERROR(ReadServers(message, &membership));
   membership.MakeIndex();
   return membership;
 }

@@ -113,6 +113,9 @@ constexpr Setting kSchedulerSettings[] = {
      "empty: with the scheduler the job ends"},
     {"scheduler-timeout", "10m",
      "with a journal: how long nodes wait for a scheduler that does not answer"},
+    {"replay-steps", "32",
+     "the keys of a lost server are rebuilt on another from at most so many steps, which workers "
+     "keep; 0: with a server the job ends"},
     {"max-job-bytes", "256GiB", "what all tensors of the job may have together, as float32"},
     {"max-tensors", "1048576", "how many tensors the job may declare, broadcasts included"},
     {"max-name-bytes", "255", "longest name, codec spec, rule or address, 64 to 4096"},
