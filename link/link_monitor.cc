@@ -58,7 +58,7 @@ void LinkMonitor::End() {
 
 bool LinkMonitor::IsDue(Step step) const {
   if (!is_on()) return false;
-  if (num_over_ > 0 && !has_acted_) return true;
+  if (findings_.num_over > 0 && !findings_.has_acted) return true;
   const uint64_t every = watch_->options.every;
   return step < every ? std::has_single_bit(step) : step % every == phase_;
 }
@@ -72,31 +72,32 @@ void LinkMonitor::Note(Step step, const LinkQuality& quality, const std::string&
                .ratio = quality.ratio(),
                .cosine = quality.cosine(),
                .owed_steps = quality.owed_steps()});
-  if (watch_->options.guard != QualityGuard::kOff && !has_acted_) Guard(step, quality, tensor);
+  if (watch_->options.guard == QualityGuard::kOff || findings_.has_acted) return;
+  Guard(step, quality, tensor);
 }
 
 void LinkMonitor::Guard(Step step, const LinkQuality& quality, const std::string& tensor) {
   const double ratio = quality.ratio();
   const bool is_over = !(ratio <= 1);  // also true for NaN, after an overflow
-  const bool grows = !(quality.residual < last_residual_);
-  last_residual_ = quality.residual;
-  num_over_ = is_over && grows ? num_over_ + 1 : 0;
-  if (num_over_ < kLeastOver || quality.owed_steps() <= kMostOwedSteps) return;
-  has_acted_ = true;
-  wants_uncompressed_ = watch_->options.guard == QualityGuard::kFallBack;
+  const bool grows = !(quality.residual < findings_.last_residual);
+  findings_.last_residual = quality.residual;
+  findings_.num_over = is_over && grows ? findings_.num_over + 1 : 0;
+  if (findings_.num_over < kLeastOver || quality.owed_steps() <= kMostOwedSteps) return;
+  findings_.has_acted = true;
+  findings_.wants_uncompressed = watch_->options.guard == QualityGuard::kFallBack;
   link_->NoteGuard(kGuardStates[1]);
   LogWarning(
       "tensor '%s' step %d: what its %s leaves out grows without bound: %.3g times as much as it "
       "was given, for %d samples in a row, and as much as %.3g steps bring in; %s",
-      tensor, step, watch_->what, ratio, num_over_, quality.owed_steps(),
-      wants_uncompressed_
+      tensor, step, watch_->what, ratio, findings_.num_over, quality.owed_steps(),
+      findings_.wants_uncompressed
           ? "all of its key goes uncompressed soon"
           : "use a codec that leaves out less than it is given, or quality-guard=fall-back");
 }
 
 void LinkMonitor::NoteUncompressed() {
-  has_acted_ = true;
-  wants_uncompressed_ = false;
+  findings_.has_acted = true;
+  findings_.wants_uncompressed = false;
   if (is_on()) link_->NoteGuard(kGuardStates[2]);
 }
 

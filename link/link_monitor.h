@@ -76,9 +76,21 @@ class LinkMonitor {
   void Note(Step step, const LinkQuality& quality, const std::string& tensor);
 
   // Returns whether the guard has found that the key should go uncompressed.
-  bool WantsUncompressed() const { return wants_uncompressed_; }
+  bool WantsUncompressed() const { return findings_.wants_uncompressed; }
   // Notes that all have agreed that it does.
   void NoteUncompressed();
+
+  // The findings on which later decisions of the guard rest, apart from figures for people.
+  struct Findings {
+    int num_over = 0;
+    double last_residual = 0;
+    bool has_acted = false;
+    bool wants_uncompressed = false;
+
+    bool operator==(const Findings&) const = default;
+  };
+  Findings findings() const { return findings_; }
+  void set_findings(const Findings& findings) { findings_ = findings; }
 
   static constexpr int kLeastOver = 8;
 
@@ -88,10 +100,7 @@ class LinkMonitor {
   QualityWatch* watch_ = nullptr;
   QualityTable::Link* link_ = nullptr;
   uint64_t phase_ = 0;
-  int num_over_ = 0;
-  double last_residual_ = 0;
-  bool has_acted_ = false;
-  bool wants_uncompressed_ = false;
+  Findings findings_;
 };
 
 }  // namespace bdn

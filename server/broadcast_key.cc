@@ -106,8 +106,10 @@ Sends BroadcastKey::OnInit(NodeId from, const Frame& frame) {
   return PutNextInForce();
 }
 
-// Returns whether the value is already here, in force or next.
+// Returns whether the value is already here, in force or next, or was in force before: of that the
+// bytes are gone, but its root may still ask for the answer.
 bool BroadcastKey::IsRepeat(const Frame& frame, Rank rank) const {
+  if (frame.header.step == state_.before.step && rank == state_.before.root) return true;
   for (const BroadcastValue* known : {&state_.value, &state_.next}) {
     const bool is_same = known->step == frame.header.step && known->root == rank &&
                          known->crc == frame.header.payload_crc;
@@ -153,7 +155,9 @@ Sends BroadcastKey::OnProbe(NodeId from, const FrameHeader& header) {
   }
   if (header.step == state_.value.step) {
     NoteHas(*place, header.step);
-    return PutNextInForce();
+    Sends sends = TellRoot();
+    for (Outgoing& send : PutNextInForce()) sends.push_back(std::move(send));
+    return sends;
   }
   if (header.step < state_.value.step) {
     return shard_.Refuse(from, header,
@@ -169,6 +173,15 @@ Sends BroadcastKey::OnProbe(NodeId from, const FrameHeader& header) {
 void BroadcastKey::NoteHas(Place place, Step step) {
   state_.NoteHas(place, step);
   if (state_.num_behind == 0) state_.value.bytes = Buffer();
+}
+
+// Tells the root of the value in force that every worker has it, if that is so.
+Sends BroadcastKey::TellRoot() {
+  const std::optional<Place> root = state_.places->OfRank(state_.value.root);
+  if (!shard_.options.tells_roots || state_.num_behind > 0 || !root.has_value()) return {};
+  FrameHeader reply = AnswerOf(FrameType::kReply, state_.value.step);
+  reply.flags = kFlagUnwanted;
+  return {{state_.places->NodeOf(*root), Frame{reply, {}}}};
 }
 
 // OK unless a worker is leaving that has not asked for `step`, which is not in force yet, and is
@@ -263,7 +276,9 @@ Sends BroadcastKey::PutNextInForce() {
   const Step step = state_.value.step;
   Sends sends;
   if (root.has_value()) {
-    sends.push_back({places.NodeOf(*root), Frame{AnswerOf(FrameType::kReply, step), {}}});
+    FrameHeader reply = AnswerOf(FrameType::kReply, step);
+    if (shard_.options.tells_roots && state_.num_behind == 0) reply.flags = kFlagUnwanted;
+    sends.push_back({places.NodeOf(*root), Frame{reply, {}}});
   }
   for (size_t i = 0; i < places.size(); ++i) {
     if (state_.fetches[i] != step) continue;

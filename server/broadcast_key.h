@@ -96,6 +96,7 @@ class BroadcastKey {
   std::vector<Rank> RanksBehind() const;
   void NoteHas(Place place, Step step);
   Sends PutNextInForce();
+  Sends TellRoot();
 
   FrameHeader AnswerOf(FrameType type, Step step) const;
 

@@ -9,6 +9,7 @@
 #include "common/base/status.h"
 #include "common/wire/headers.h"
 #include "common/wire/program_steps.h"
+#include "server/key_snapshot.h"
 #include "server/reply_encoder.h"
 
 namespace bdn {
@@ -255,6 +256,7 @@ Sends DenseKey::Accept(const Frame& frame, Place place, StageLaps* laps) {
   if (!round.is_open()) round.Open(header.step, state_.places);
   if (header.flags & kFlagUnwanted) round.NoteUnwanted(place);
   if (header.flags & kFlagUncompressed) round.NoteUncompressed();
+  round.NoteSaved(header.saved_step);
   // Copied, not held: see kSmallPayload.
   const bool is_small = frame.payload.size() <= kSmallPayload;
   round.Add(plan_, shard_.options.pool, place,
@@ -301,6 +303,7 @@ Sends DenseKey::CloseRound(StageLaps* laps) {
   // The reply tells all workers whether the next step is uncompressed, so all of them decide alike.
   if (DecideUncompressed()) header.flags |= kFlagUncompressed;
   header.base_step = reply->base_step;
+  header.saved_step = round.saved_step();
   if (reply->flags == 0) {
     header.codec = static_cast<uint8_t>(plan_.codecs.Pull(round.step()).codec().id());
   }
@@ -338,7 +341,12 @@ bool DenseKey::DecideUncompressed() {
                  plan_.name, next);
     }
   }
-  return plan_.codecs.IsUncompressed(next);
+  // Of a key that is rebuilt, the codecs may know it before the step that has decided it.
+  const bool is_uncompressed = plan_.codecs.IsUncompressed(next);
+  if (did && is_uncompressed && !state_.monitor.findings().has_acted) {
+    state_.monitor.NoteUncompressed();
+  }
+  return is_uncompressed;
 }
 
 // Closes `step` for all workers with an error instead of a reply, and with the same error the open
@@ -421,6 +429,14 @@ Sends DenseKey::OnInit(NodeId from, const Frame& frame) {
   if (!place.ok()) return shard_.Refuse(from, header, place.status());
   const absl::StatusOr<size_t> segment = FindSegment(header);
   if (!segment.ok()) return shard_.Refuse(from, header, segment.status());
+  if (header.part == StatePart::kSnapshot) {
+    // A key that is whole takes none; this one is repeated, because its answer was lost.
+    if (header.step <= state_.last_step) {
+      return {{from, Frame{shard_.AnswerHeader(header, FrameType::kReply), {}}}};
+    }
+    return shard_.Refuse(from, header,
+                         InvalidArgument("tensor '%s' is whole: it takes no snapshot", plan_.name));
+  }
   const size_t segment_bytes = plan_.codecs.pull->segment_elements(*segment) * sizeof(float);
   const size_t most =
       header.part == StatePart::kRule ? kMaxRuleBytes : std::max(segment_bytes, kCountersBytes);
@@ -508,6 +524,11 @@ Sends DenseKey::OnFetch(NodeId from, const Frame& frame) {
     if (const absl::Status digest = CheckDigest(frame); !digest.ok()) segment = digest;
   }
   if (!segment.ok()) return shard_.Refuse(from, header, segment.status());
+  if (header.part == StatePart::kSnapshot) {
+    FrameHeader value = shard_.AnswerHeader(header, FrameType::kValue);
+    value.base_step = state_.last_step;
+    return {{from, MakeFrame(value, EncodeSnapshot(plan_, state_))}};
+  }
   if (!HasPart(plan_, state_.parts, header.part)) {
     // A program that saves a checkpoint asks in this way whether the part exists. "No" is an
     // answer, so it is not counted as a refusal.

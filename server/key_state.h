@@ -6,6 +6,7 @@
 #include "server/broadcast_key.h"
 #include "server/dense_key.h"
 #include "server/key_plan.h"
+#include "server/key_rebuild.h"
 
 namespace bdn {
 
@@ -15,6 +16,7 @@ struct KeyState {
   std::shared_ptr<const KeyPlan> plan;
   DenseState dense;
   BroadcastState broadcast;
+  KeyRebuild rebuild;
 };
 
 }  // namespace bdn

@@ -1,6 +1,7 @@
 #ifndef BANDONEON_SERVER_ROUND_H_
 #define BANDONEON_SERVER_ROUND_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <utility>
@@ -54,6 +55,9 @@ class Round {
   // Notes that a push asks for the key to go uncompressed after this step.
   void NoteUncompressed() { asks_uncompressed_ = true; }
   bool asks_uncompressed() const { return asks_uncompressed_; }
+  // Notes the step as of which the sender of a push holds a snapshot; 0: none.
+  void NoteSaved(Step step) { saved_step_ = std::max(saved_step_, step); }
+  Step saved_step() const { return saved_step_; }
 
   // BeginHold notes that a contribution was taken, which is held until the round has all of them.
   // EndHold then counts, for each, how long it was held and, unless `waits` is null, how long after
@@ -128,6 +132,7 @@ class Round {
   size_t waiting_bytes_ = 0;
   std::vector<Place> unwanted_;  // in the order of arrival
   bool asks_uncompressed_ = false;
+  Step saved_step_ = 0;
   std::vector<Held> held_;
 };
 

@@ -10,6 +10,7 @@
 #include "common/base/memory_reserve.h"
 #include "common/base/status.h"
 #include "common/wire/headers.h"
+#include "server/key_snapshot.h"
 
 namespace bdn {
 namespace {
@@ -74,6 +75,9 @@ constexpr MetricRow<Stats> kMetrics[] = {
      [](const Stats& now) { return now.shards.cached_replies; }},
     {{"probes", kCounter, "So many probes were received."},
      [](const Stats& now) { return now.shards.probes; }},
+    {{"keys_rebuilt", kCounter,
+      "So many keys of servers that were lost are whole again on this one."},
+     [](const Stats& now) { return now.shards.rebuilt; }},
     {{"frames_refused", kCounter, "So many frames were answered with an error.", &kRefusals,
       "error"},
      [](const Stats& now) { return now.shards.refused; }},
@@ -255,6 +259,8 @@ absl::Status Server::Start() {
                      .stages = stages_.get(),
                      .waits = waits_.get(),
                      .quality = &quality_,
+                     .tells_roots = joined.config.replay_steps > 0,
+                     .on_failure = [this](const absl::Status& why) { Fail(why); },
                      .needs_checksums = [this] { return transport_->needs_checksums(); }},
         [this](NodeId to, Frame frame) { SendTo(to, std::move(frame)); }));
   }
@@ -268,6 +274,7 @@ absl::Status Server::Start() {
     shard_map_ = ShardMap(shards_.size());
     sessions_ = std::make_unique<SessionTable>(joined.config.job_id, joined.data_secret);
   }
+  keys_survive_ = joined.config.replay_steps > 0;
   // Before Watch, so that this call runs beside no callback of the control plane. The first
   // catalogue's costs need the number of workers that it sets.
   OnMembership(joined.membership);
@@ -431,9 +438,34 @@ void Server::OnMembership(std::shared_ptr<const Membership> membership) {
     MutexLock lock(&late_mu_);
     for (Late& late : late_) late = {};
   }
-  for (const auto& shard : shards_) {
-    shard->Post([membership](ServerShard& owner) { return owner.SetMembership(membership); });
+  membership_ = membership;
+  // Slots of servers that are lost may have come to this one.
+  std::vector<const Known*> gained;
+  if (!membership->moved.empty()) {
+    MutexLock lock(&mu_);
+    for (const auto& [key, known] : known_) {
+      const bool is_mine = membership->OwnerOf(key, known.home).server == node_;
+      if (is_mine && !shard_map_.Has(key)) gained.push_back(&known);
+    }
   }
+  std::vector<ShardNews> news(shards_.size());
+  if (const absl::Status status = TakeKeys(gained, &news); !status.ok()) return Fail(status);
+  if (!gained.empty()) {
+    LogInfo("%d keys of a lost server come here in epoch %d", gained.size(), membership->epoch);
+  }
+  // In one piece of work: frames of the new epoch must find the keys.
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    shards_[i]->Post([membership, added = std::move(news[i].added)](ServerShard& owner) {
+      Sends sends = owner.SetMembership(membership);
+      for (const ShardNews::Added& each : added) owner.AddKey(each.plan, each.is_rebuilt);
+      return sends;
+    });
+  }
+}
+
+void Server::Fail(const absl::Status& status) {
+  (void)control_->Leave(status, absl::ZeroDuration());
+  Finish(status);
 }
 
 void Server::OnCatalogue(const CatalogueDelta& delta) {
@@ -442,8 +474,7 @@ void Server::OnCatalogue(const CatalogueDelta& delta) {
     LogError("catalogue version %d: %s", version, status.message());
     // A server that cannot hold its keys would leave all workers waiting: it ends the job with the
     // reason.
-    (void)control_->Leave(status, absl::ZeroDuration());
-    return Finish(status);
+    return Fail(status);
   }
   const absl::Status status = control_->AcknowledgePlacement(delta.version);
   if (!status.ok()) LogWarning("catalogue version %d: %s", version, status.message());
@@ -459,30 +490,29 @@ void Server::OnLeaving(const std::vector<Rank>& ranks) {
 }
 
 absl::Status Server::TakeDelta(const CatalogueDelta& delta) {
-  std::vector<size_t> mine;
+  std::vector<Known> fresh;
   {
     MutexLock lock(&mu_);
     for (size_t i = 0; i < delta.keys.size(); ++i) {
-      if (delta.owners[i] == node_ && !shard_map_.Has(delta.keys[i].key)) mine.push_back(i);
+      const KeyEntry& entry = delta.keys[i];
+      const bool is_mine = membership_->OwnerOf(entry.key, delta.owners[i]).server == node_;
+      if (shard_map_.Has(entry.key) || (!is_mine && !keys_survive_)) continue;
+      const uint32_t first = entry.segments.at(0).tensor - delta.first_tensor;
+      fresh.push_back({entry, delta.tensors.at(first).name, delta.owners[i], delta.version.epoch});
     }
   }
-  Plans own;
-  for (const size_t i : mine) {
-    const KeyEntry& entry = delta.keys[i];
-    const uint32_t first = entry.segments.at(0).tensor - delta.first_tensor;
-    BDN_ASSIGN_OR_RETURN(own.emplace_back(), MakeKeyPlan(entry, delta.tensors.at(first).name));
+  std::vector<const Known*> mine;
+  for (const Known& each : fresh) {
+    if (membership_->OwnerOf(each.entry.key, each.home).server == node_) mine.push_back(&each);
   }
-  // All checks come before the first change. Reserve is the last check, because it counts the keys.
-  for (const auto& plan : own) BDN_RETURN_IF_ERROR(CheckFrame(*plan));
-  BDN_RETURN_IF_ERROR(Reserve(own));
-  for (const auto& plan : own) MemoryReserve::ExpectMessage(plan->MaxPayloadBytes());
   std::vector<ShardNews> news(shards_.size());
+  BDN_RETURN_IF_ERROR(TakeKeys(mine, &news));
+  if (keys_survive_) {
+    for (Known& each : fresh) known_[each.entry.key] = std::move(each);
+    for (const Key key : delta.retired) known_.erase(key);
+  }
   {
     MutexLock lock(&mu_);
-    for (auto& plan : own) {
-      const size_t shard = shard_map_.Add(plan->entry);
-      news[shard].added.push_back(std::move(plan));
-    }
     for (const Key key : delta.retired) {
       if (!shard_map_.Has(key)) continue;  // another server's
       news[shard_map_.PlaceOf(key).shard].retired.push_back(key);
@@ -504,8 +534,29 @@ absl::Status Server::TakeDelta(const CatalogueDelta& delta) {
   return absl::OkStatus();
 }
 
+absl::Status Server::TakeKeys(const std::vector<const Known*>& keys, std::vector<ShardNews>* news) {
+  Plans own;
+  for (const Known* const key : keys) {
+    BDN_ASSIGN_OR_RETURN(own.emplace_back(), MakeKeyPlan(key->entry, key->tensor));
+  }
+  // All checks come before the first change. Reserve is the last check, because it counts the keys.
+  for (const auto& plan : own) BDN_RETURN_IF_ERROR(CheckFrame(*plan));
+  BDN_RETURN_IF_ERROR(Reserve(own));
+  for (const auto& plan : own) MemoryReserve::ExpectMessage(plan->MaxPayloadBytes());
+  MutexLock lock(&mu_);
+  for (size_t i = 0; i < own.size(); ++i) {
+    const Known& key = *keys[i];
+    const size_t shard = shard_map_.Add(own[i]->entry);
+    // A key that was placed after its home was lost has never been anywhere else.
+    const bool is_rebuilt = membership_->OwnerOf(key.entry.key, key.home).since > key.placed_in;
+    (*news)[shard].added.push_back({std::move(own[i]), is_rebuilt});
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Server::CheckFrame(const KeyPlan& plan) const {
-  const uint64_t bytes = plan.MaxPayloadBytes();
+  const uint64_t bytes =
+      std::max(plan.MaxPayloadBytes(), keys_survive_ ? MaxSnapshotBytes(plan) : 0);
   if (bytes <= options_.max_frame_bytes) return absl::OkStatus();
   return ResourceExhausted(
       "tensor '%s': its frames take up to %d bytes, setting max-frame-bytes allows %d: raise it on "
@@ -535,7 +586,7 @@ absl::Status Server::Reserve(const Plans& plans) {
 void Server::GiveToShards(uint32_t catalogue_version, const std::vector<ShardNews>& news) {
   OnAllShards([&](size_t i, ServerShard& owner) {
     Sends sends;
-    for (const auto& plan : news[i].added) owner.AddKey(plan);
+    for (const ShardNews::Added& each : news[i].added) owner.AddKey(each.plan, each.is_rebuilt);
     for (const Key key : news[i].retired) {
       for (Outgoing& send : owner.RemoveKey(key)) sends.push_back(std::move(send));
     }

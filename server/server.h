@@ -113,11 +113,27 @@ class Server {
   // Counts the cost of new keys. ResourceExhausted names the limit and the cost; then nothing has
   // changed.
   absl::Status Reserve(const Plans& plans);
-  // The keys that one shard gains and loses by a version of the catalogue.
+  // The keys that one shard gains and loses by a version of the catalogue, or of the membership.
   struct ShardNews {
-    Plans added;
+    struct Added {
+      std::shared_ptr<const KeyPlan> plan;
+      bool is_rebuilt = false;  // a server that is lost had it before
+    };
+    std::vector<Added> added;
     std::vector<Key> retired;
   };
+  // A key of the catalogue, which may be another server's.
+  struct Known {
+    KeyEntry entry;
+    std::string tensor;
+    NodeId home = 0;
+    Epoch placed_in = 0;
+  };
+  // Makes the plans of keys that come to this server, counts their cost and assigns them to shards.
+  // After an error nothing has changed.
+  absl::Status TakeKeys(const std::vector<const Known*>& keys, std::vector<ShardNews>* news);
+  // Ends the job for all nodes, because of this server.
+  void Fail(const absl::Status& status);
   // Returns when every shard has its keys: from then on frames about them are answered.
   void GiveToShards(uint32_t catalogue_version, const std::vector<ShardNews>& news);
   // Runs `work` on each shard's thread, with the shard's index, and returns when all have finished.
@@ -145,6 +161,9 @@ class Server {
   uint64_t declared_bytes_ = 0;  // the cost of all keys of this server
   absl::flat_hash_map<Key, uint64_t> costs_;
   size_t num_workers_ = 0;
+  bool keys_survive_ = false;  // lost servers' keys are rebuilt on others
+  std::shared_ptr<const Membership> membership_ = std::make_shared<const Membership>();
+  absl::flat_hash_map<Key, Known> known_;  // all keys of the catalogue, if they survive
   std::set<Rank> leaving_;
 
   // The findings of a shard when it last looked for late ranks.

@@ -17,6 +17,10 @@ Sends ServerShard::SetMembership(std::shared_ptr<const Membership> membership) {
     // The rounds close without an answer: a worker's probe is answered with the missing ranks, its
     // own among them, and it sends its push again under the new epoch.
     Sends of_key = Counted(&state, [&, &state = state] {
+      if (state.rebuild.phase != KeyRebuild::Phase::kOver) {
+        RebuildingKey(&state, &context_).Begin();
+        return Sends();
+      }
       if (state.plan->entry.kind == KeyKind::kDense) {
         state.dense.SetRoster(context_.everyone);
         return Sends();
@@ -54,7 +58,7 @@ Sends ServerShard::SetLeaving(std::vector<Rank> ranks) {
   return sends;
 }
 
-void ServerShard::AddKey(std::shared_ptr<const KeyPlan> plan) {
+void ServerShard::AddKey(std::shared_ptr<const KeyPlan> plan, bool is_rebuilt) {
   KeyState& state = keys_[plan->entry.key];
   // The catalogue may tell of a key again; its state must survive that.
   if (state.plan != nullptr) return;
@@ -65,6 +69,7 @@ void ServerShard::AddKey(std::shared_ptr<const KeyPlan> plan) {
     state.broadcast.SetRoster(context_.everyone);
   }
   state.plan = std::move(plan);
+  if (is_rebuilt) RebuildingKey(&state, &context_).Begin();
 }
 
 Sends ServerShard::RemoveKey(Key key) {
@@ -108,22 +113,33 @@ Sends ServerShard::OnFrame(NodeId from, const Frame& frame) {
   }
   const auto found = keys_.find(header.key);
   if (found == keys_.end()) {
-    // A worker may know a new catalogue before this server does: then it is to try again. Otherwise
-    // the key will never be here.
-    const bool is_ahead = header.catalogue_version > context_.catalogue_version;
-    return context_.Refuse(
-        from, header,
-        is_ahead ? Unavailable("catalogue version %d is not here yet (this server has %d)",
-                               header.catalogue_version, context_.catalogue_version)
-                 : NotFound("unknown key %s: it is not placed on this server, or all workers are "
-                            "done with its tensors",
-                            header.key.ToString()));
+    return context_.Refuse(from, header, WhyUnknown(header));
   }
   KeyState* state = &found->second;
   const bool is_dense = state->plan->entry.kind == KeyKind::kDense;
   return Counted(state, [&] {
+    RebuildingKey rebuilding(state, &context_);
+    if (header.type == FrameType::kReport) return rebuilding.OnReport(from, frame);
+    if (!state->rebuild.is_over()) return rebuilding.OnFrame(from, frame);
     return is_dense ? OnDenseFrame(from, frame, state) : OnBroadcastFrame(from, frame, state);
   });
+}
+
+// Returns why a key is not here. A worker may know a new catalogue or membership before this server
+// does: then it is to try again. Otherwise the key will never be here.
+absl::Status ServerShard::WhyUnknown(const FrameHeader& header) const {
+  if (header.catalogue_version > context_.catalogue_version) {
+    return Unavailable("catalogue version %d is not here yet (this server has %d)",
+                       header.catalogue_version, context_.catalogue_version);
+  }
+  if (header.epoch > context_.membership->epoch) {
+    return Unavailable("epoch %d is not known here yet; the membership is at epoch %d",
+                       header.epoch, context_.membership->epoch);
+  }
+  return NotFound(
+      "unknown key %s: it is not placed on this server, or all workers are done with "
+      "its tensors",
+      header.key.ToString());
 }
 
 Sends ServerShard::OnDenseFrame(NodeId from, const Frame& frame, KeyState* state) {

@@ -32,8 +32,9 @@ class ServerShard {
   // needs them fails, without a change of the key's state.
   Sends SetLeaving(std::vector<Rank> ranks);
 
-  // Adds a key; one that exists stays as it is.
-  void AddKey(std::shared_ptr<const KeyPlan> plan);
+  // Adds a key; one that exists stays as it is. One that another server had before is rebuilt
+  // first.
+  void AddKey(std::shared_ptr<const KeyPlan> plan, bool is_rebuilt = false);
   // Forgets a key that all workers are done with, if it is here; returns the errors that tell
   // workers that its open round has failed.
   Sends RemoveKey(Key key);
@@ -57,6 +58,7 @@ class ServerShard {
  private:
   Sends OnDenseFrame(NodeId from, const Frame& frame, KeyState* state);
   Sends OnBroadcastFrame(NodeId from, const Frame& frame, KeyState* state);
+  absl::Status WhyUnknown(const FrameHeader& header) const;
   Sends RefuseType(NodeId from, const FrameHeader& header, const KeyPlan& plan);
 
   // Runs `change` on a key's state, and counts the bytes that the key holds before and after.

@@ -24,6 +24,7 @@ ShardStats& ShardStats::operator+=(const ShardStats& other) {
   cached_replies += other.cached_replies;
   probes += other.probes;
   refused += other.refused;
+  rebuilt += other.rebuilt;
   bytes_pushed += other.bytes_pushed;
   bytes_pushed_plain += other.bytes_pushed_plain;
   bytes_replied += other.bytes_replied;

@@ -32,6 +32,7 @@ struct ShardStats {
   uint64_t cached_replies = 0;  // requests about a closed step, answered from memory
   uint64_t probes = 0;
   uint64_t refused = 0;  // frames answered with an error
+  uint64_t rebuilt = 0;  // keys of lost servers that are whole again
   // Bytes of payloads, and of the float32 values that they stand for.
   uint64_t bytes_pushed = 0;
   uint64_t bytes_pushed_plain = 0;
@@ -61,6 +62,11 @@ struct ShardOptions {
   StageTimes* stages = nullptr;     // borrowed; null: no stage times are counted
   RankWaits* waits = nullptr;       // borrowed, used only with stages; null: not counted
   QualityWatch* quality = nullptr;  // borrowed; null: links are not watched
+  // Roots of broadcasts keep their values for a server that may be lost, until they are told that
+  // every worker has them.
+  bool tells_roots = false;
+  // Called when the job cannot go on, because a key cannot be rebuilt; may be null.
+  std::function<void(const absl::Status& why)> on_failure;
   // Returns whether replies made now need a checksum.
   std::function<bool()> needs_checksums = [] { return true; };
 };

@@ -99,6 +99,7 @@ size_t NumMoments(const KeyPlan& plan, const StateParts& parts) {
 bool HasPart(const KeyPlan& plan, const StateParts& parts, StatePart part) {
   switch (part) {
     case StatePart::kNone:
+    case StatePart::kSnapshot:
       return false;
     case StatePart::kWeights:
       return plan.rule != nullptr;

@@ -51,7 +51,8 @@ const Kind& KindOf(const StateCall& call) { return kKinds[static_cast<size_t>(ca
 constexpr const char* kLinkStates[] = {"residual", "momentum", "replica", "learning_rate"};
 
 bool HoldsFloats(StatePart part) {
-  return part != StatePart::kNone && part != StatePart::kCounters && part != StatePart::kRule;
+  return part != StatePart::kNone && part != StatePart::kCounters && part != StatePart::kRule &&
+         part != StatePart::kSnapshot;
 }
 
 std::vector<const char*> NamesOfServerParts() {

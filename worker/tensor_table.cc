@@ -180,6 +180,7 @@ std::unique_ptr<KeyExchange> TensorTable::RemoveIfUnused(KeyExchange* exchange) 
     if (tensor->second->parts.empty()) tensors_.erase(tensor);
   }
   exchange->EndMonitor();
+  if (on_removed_ != nullptr) on_removed_(exchange->id());
   auto removed = keys_.extract(exchange->id());
   return std::move(removed.mapped());
 }

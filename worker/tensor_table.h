@@ -2,6 +2,7 @@
 #define BANDONEON_WORKER_TENSOR_TABLE_H_
 
 #include <map>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -57,6 +58,9 @@ class TensorTable {
   TensorTable(const TensorTable&) = delete;
   TensorTable& operator=(const TensorTable&) = delete;
 
+  // Sets what is called, under the lock, when a key is removed. To be called before the first key.
+  void set_on_removed(std::function<void(Key)> on_removed) { on_removed_ = std::move(on_removed); }
+
   Mutex* mutex() const ABSL_LOCK_RETURNED(mu_) { return &mu_; }
 
   // Puts the declaration's specs into canonical form, so that workers that mean the same declare
@@ -104,6 +108,8 @@ class TensorTable {
   Participation& participation() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return participation_; }
 
  private:
+  std::function<void(Key)> on_removed_;
+
   void RemoveReplaced(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status AddKey(DeclaredKey key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

@@ -72,6 +72,18 @@ constexpr MetricRow<Counts> kMetrics[] = {
      [](const Counts& now) { return now.requests.reconnects; }},
 };
 
+// Returns after how many steps a snapshot of the key is fetched; 0: its server keeps nothing from
+// one round to the next. The pushes in between are kept, of which there are at most two gradients'
+// bytes where they are compressed, and two pushes where not.
+uint32_t SnapshotEvery(const DeclaredKey& key, uint32_t most) {
+  if (key.entry.kind != KeyKind::kDense) return 0;
+  const KeyCodecs& codecs = key.link.codecs;
+  if (codecs.reply == ReplyKind::kAggregate && !codecs.pull_has_memory()) return 0;
+  const uint64_t bytes = std::max<uint64_t>(1, codecs.push->MaxEncodedBytes());
+  const uint64_t fit = 2 * KeyBytes(key.entry) / bytes;
+  return static_cast<uint32_t>(std::clamp<uint64_t>(fit, 2, std::max<uint32_t>(most, 2)));
+}
+
 }  // namespace
 
 // ---- Life
@@ -150,6 +162,7 @@ absl::Status Worker::Start(Registry* telemetry) {
                            .stuck = [this](const std::string& reason) { (void)Abort(reason); },
                            .failed = options_.failed});
   server_requests_ = std::make_unique<ServerRequests>(&tensors_, requests_.get(), clock_);
+  tensors_.set_on_removed([this](Key key) { requests_->RetireKey(key); });
   // Only now, because frames may come at once, and requests_ takes them.
   transport_->Start(
       [this](ConnectionId from, Frame frame) { requests_->OnFrame(from, std::move(frame)); });
@@ -317,6 +330,7 @@ absl::StatusOr<std::vector<uint32_t>> Worker::Declare(std::vector<TensorDeclarat
     // on with that.
     if (!added.ok()) tensors_.participation().failed = tensors_.participation().over = added;
     BDN_RETURN_IF_ERROR(added);
+    LetSurvive(*delta);
   }
   std::vector<uint32_t> ids;
   for (const TensorDeclaration& tensor : tensors) {
@@ -325,6 +339,25 @@ absl::StatusOr<std::vector<uint32_t>> Worker::Declare(std::vector<TensorDeclarat
     ids.push_back(*id);
   }
   return ids;
+}
+
+// Lets the keys of a new part of the catalogue survive their servers. Before their first request.
+void Worker::LetSurvive(const CatalogueDelta& delta) {
+  const uint32_t most = joined_.config.replay_steps;
+  if (most == 0) return;
+  std::vector<RecoveryTable::KeyFacts> keys;
+  for (size_t i = 0; i < delta.keys.size(); ++i) {
+    const DeclaredKey& key = tensors_.FindKey(delta.keys[i].key)->key();
+    keys.push_back({.key = key.entry.key,
+                    .home = delta.owners[i],
+                    .declared_in = delta.version.epoch,
+                    .catalogue_version = delta.version.catalogue,
+                    .is_dense = key.entry.kind == KeyKind::kDense,
+                    .elements = key.entry.elements,
+                    .tensor = key.tensor_names[0],
+                    .snapshot_every = SnapshotEvery(key, most)});
+  }
+  requests_->AddKeys(std::move(keys));
 }
 
 void Worker::SayUncompressed(const DeclareResult& declared) {

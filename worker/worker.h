@@ -120,6 +120,7 @@ class Worker final : public Client {
 
   absl::Status CheckTakesPart() const;
   // Logs, once in a job, that codecs are not used for a noticeable part of the tensors.
+  void LetSurvive(const CatalogueDelta& delta) ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_.mutex());
   void SayUncompressed(const DeclareResult& declared) ABSL_EXCLUSIVE_LOCKS_REQUIRED(declaring_);
 
   const Options options_;

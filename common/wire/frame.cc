@@ -24,7 +24,7 @@ enum Offset : size_t {
   kStepAt = 24,
   kBaseStepAt = 32,
   kNumElementsAt = 40,
-  kElementOffsetAt = 48,
+  kElementOffsetAt = 48,  // of a push or reply: saved_step
   kEpochAt = 56,
   kCatalogueVersionAt = 60,
   kWeightAt = 64,
@@ -40,9 +40,11 @@ enum Offset : size_t {
 // The header's CRC covers every byte before it, so it is last.
 uint32_t HeaderCrc(ByteSpan bytes) { return Crc32c(bytes.first(kHeaderCrcAt)); }
 
+bool IsOfRound(FrameType type) { return type == FrameType::kPush || type == FrameType::kReply; }
+
 bool IsFrameType(uint8_t value) {
   return value >= static_cast<uint8_t>(FrameType::kHello) &&
-         value <= static_cast<uint8_t>(FrameType::kTransport);
+         value <= static_cast<uint8_t>(FrameType::kRebuild);
 }
 
 // Checks whether these bytes are a header of this version at all. The CRC comes last: a header of
@@ -72,12 +74,13 @@ absl::Status CheckEnvelope(ByteSpan bytes) {
 // later version may give them a meaning.
 absl::Status CheckOnlyOnSome(const FrameHeader& header) {
   const FrameType type = header.type;
-  const bool is_of_round = type == FrameType::kPush || type == FrameType::kReply;
+  const bool is_of_round = IsOfRound(type);
   const bool is_of_state =
       type == FrameType::kInit || type == FrameType::kFetch || type == FrameType::kValue;
   const bool has_base = type == FrameType::kReply || type == FrameType::kValue;
+  const bool is_of_rebuild = type == FrameType::kReport || type == FrameType::kRebuild;
   const bool is_answer_to_state =
-      has_base || type == FrameType::kError || type == FrameType::kWaiting;
+      has_base || is_of_rebuild || type == FrameType::kError || type == FrameType::kWaiting;
   struct Field {
     const char* name;
     uint64_t value;
@@ -101,6 +104,10 @@ absl::Status CheckOnlyOnSome(const FrameHeader& header) {
                              FrameTypeName(type));
     }
   }
+  if (header.saved_step != 0 && header.saved_step >= header.step) {
+    return InvalidArgument("frame header: saved_step is %d on a %s of step %d, must be before it",
+                           header.saved_step, FrameTypeName(type), header.step);
+  }
   if (header.part > kLastStatePart) {
     return InvalidArgument("frame header: unknown part %d", static_cast<uint8_t>(header.part));
   }
@@ -114,7 +121,7 @@ absl::Status CheckFlags(const FrameHeader& header) {
   }
   const bool is_unwanted = (header.flags & kFlagUnwanted) != 0;
   const uint8_t others = header.flags & ~(kFlagUnwanted | kFlagUncompressed);
-  const bool is_of_round = header.type == FrameType::kPush || header.type == FrameType::kReply;
+  const bool is_of_round = IsOfRound(header.type);
   const bool may_be_unwanted = is_of_round || header.type == FrameType::kProbe;
   // The flags of a round: absent, non-finite and uncompressed.
   const uint8_t of_round = header.flags & ~(kFlagUnwanted | kFlagSame);
@@ -196,6 +203,10 @@ const char* FrameTypeName(FrameType type) {
       return "waiting";
     case FrameType::kTransport:
       return "transport";
+    case FrameType::kReport:
+      return "report";
+    case FrameType::kRebuild:
+      return "rebuild";
   }
   return "unknown frame";
 }
@@ -204,6 +215,7 @@ uint64_t MaxPayloadBytesOf(FrameType type) {
   if (type == FrameType::kHello || type == FrameType::kTransport) return 1024;
   if (type == FrameType::kError) return 8 + 4096;
   if (type == FrameType::kFetch) return kDigestBytes;
+  if (type == FrameType::kReport || type == FrameType::kRebuild) return kMaxReportBytes;
   return kMaxPayloadBytes;
 }
 
@@ -225,6 +237,8 @@ const char* StatePartName(StatePart part) {
       return "moment1";
     case StatePart::kRule:
       return "rule";
+    case StatePart::kSnapshot:
+      return "snapshot";
   }
   return "unknown part";
 }
@@ -249,7 +263,9 @@ std::array<std::byte, kHeaderBytes> EncodeHeader(const FrameHeader& header) {
   StoreLittle(out, kStepAt, header.step);
   StoreLittle(out, kBaseStepAt, header.base_step);
   StoreLittle(out, kNumElementsAt, header.num_elements);
-  StoreLittle(out, kElementOffsetAt, header.element_offset);
+  // One place for two fields: no type has both.
+  StoreLittle(out, kElementOffsetAt,
+              IsOfRound(header.type) ? header.saved_step : header.element_offset);
   StoreLittle(out, kEpochAt, header.epoch);
   StoreLittle(out, kCatalogueVersionAt, header.catalogue_version);
   StoreLittle(out, kWeightAt, header.weight);
@@ -278,7 +294,8 @@ absl::StatusOr<FrameHeader> DecodeHeader(ByteSpan bytes) {
   header.step = LoadLittle<Step>(bytes, kStepAt);
   header.base_step = LoadLittle<Step>(bytes, kBaseStepAt);
   header.num_elements = LoadLittle<uint64_t>(bytes, kNumElementsAt);
-  header.element_offset = LoadLittle<uint64_t>(bytes, kElementOffsetAt);
+  (IsOfRound(header.type) ? header.saved_step : header.element_offset) =
+      LoadLittle<uint64_t>(bytes, kElementOffsetAt);
   header.epoch = LoadLittle<Epoch>(bytes, kEpochAt);
   header.catalogue_version = LoadLittle<uint32_t>(bytes, kCatalogueVersionAt);
   header.weight = LoadLittle<float>(bytes, kWeightAt);

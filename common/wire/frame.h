@@ -18,7 +18,7 @@
 namespace bdn {
 
 inline constexpr uint32_t kFrameMagic = 0x464E4442u;  // "BDNF" in the order of the bytes
-inline constexpr uint16_t kWireVersion = 2;
+inline constexpr uint16_t kWireVersion = 3;
 inline constexpr size_t kHeaderBytes = 96;
 // No process sends a longer payload.
 inline constexpr uint64_t kMaxPayloadBytes = uint64_t{1} << 30;
@@ -39,6 +39,9 @@ enum class FrameType : uint8_t {
   // Passes between the transports of the two ends only. The payload begins with a u32 that names
   // the frame's sub-type, and thereby the transport to which the frame belongs.
   kTransport = 10,
+  // A worker tells the new server of a key what it still has of it; payload: KeyReport.
+  kReport = 11,
+  kRebuild = 12,  // answers a report; payload: RebuildOrder
 };
 
 // One part of the state that a server holds of one segment of a dense key; an init, fetch or value
@@ -52,8 +55,10 @@ enum class StatePart : uint8_t {
   kMoment0 = 5,   // f32: the rule's first moment
   kMoment1 = 6,
   kRule = 7,  // the update rule in force, as text; of rules that hold weights and may be set
+  // All that a server holds of the key between two rounds, as one snapshot (server/key_snapshot.h).
+  kSnapshot = 8,
 };
-inline constexpr StatePart kLastStatePart = StatePart::kRule;
+inline constexpr StatePart kLastStatePart = StatePart::kSnapshot;
 // The most bytes of a rule's text.
 inline constexpr size_t kMaxRuleBytes = 256;
 
@@ -75,6 +80,8 @@ enum FrameFlag : uint8_t {
 inline constexpr size_t kDigestBytes = 32;
 inline constexpr uint8_t kKnownFlags =
     kFlagAbsent | kFlagNonFinite | kFlagUnwanted | kFlagUncompressed | kFlagSame;
+// The most bytes of the payload of a report, or of the answer to it.
+inline constexpr uint64_t kMaxReportBytes = 4096;
 // Returns whether a push or reply with these flags has a payload.
 inline constexpr bool HasPayload(uint8_t flags) { return (flags & ~kFlagUncompressed) == 0; }
 
@@ -93,6 +100,9 @@ struct FrameHeader {
   uint64_t num_elements = 0;
   // Where there is a part: the position in the key at which its segment begins.
   uint64_t element_offset = 0;
+  // Push: the step as of which its sender holds a snapshot of the server's state of the key. Reply
+  // of a round: the latest such step that a push of the round told. 0: none.
+  Step saved_step = 0;
   Epoch epoch = 0;
   uint32_t catalogue_version = 0;
   float weight = 1.0f;  // push: the weight of the contribution; reply: reserved, 0

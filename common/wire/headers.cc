@@ -52,7 +52,8 @@ std::optional<FrameHeader> ProbeFor(const FrameHeader& request) {
     again.payload_crc = 0;
     return again;
   }
-  if (request.type == FrameType::kInit && request.part != StatePart::kNone) return std::nullopt;
+  const bool is_of_state = request.type == FrameType::kInit && request.part != StatePart::kNone;
+  if (is_of_state || request.type == FrameType::kReport) return std::nullopt;
   FrameHeader probe = About(FrameType::kProbe, request.key, request.step, request.num_elements);
   probe.flags = request.flags & kFlagUnwanted;
   return probe;

@@ -239,4 +239,131 @@ absl::StatusOr<StateCounters> DecodeCounters(ByteSpan bytes) {
   return counters;
 }
 
+// ---- rebuilding
+
+namespace {
+
+// The layout of a report: fixed fields, then the inits.
+enum ReportOffset : size_t {
+  kDoneAt = 0,
+  kCompleteFromAt = 8,
+  kOpenAt = 16,
+  kUncompressedFromAt = 24,
+  kSnapshotsAt = 32,  // two of 8 bytes
+  kKeepsValueAt = 48,
+  kReportFlagsAt = 56,
+  kNumInitsAt = 60,
+  kReportFixedBytes = 64,
+};
+constexpr size_t kInitBytes = 12;
+constexpr uint32_t kRootFlag = 1;
+constexpr uint32_t kBrokenFlag = 2;
+constexpr uint32_t kRetiredFlag = 4;
+constexpr uint32_t kRedoneFlag = 8;
+static_assert(kReportFixedBytes + kMostLoggedInits * kInitBytes <= kMaxReportBytes);
+
+// The layout of an order.
+enum OrderOffset : size_t { kWhatAt = 0, kStartAt = 8, kTargetAt = 16, kOrderBytes = 24 };
+
+absl::StatusOr<Step> LoadStep(ByteSpan bytes, size_t offset, const char* field) {
+  const auto step = LoadLittle<uint64_t>(bytes, offset);
+  if (step > kMaxStep) return InvalidArgument("%s: step %d is over %d", field, step, kMaxStep);
+  return step;
+}
+
+}  // namespace
+
+Buffer EncodeReport(const KeyReport& report) {
+  Buffer buffer = Buffer::Allocate(kReportFixedBytes + report.inits.size() * kInitBytes);
+  const MutableByteSpan out = buffer.mutable_span();
+  StoreLittle<uint64_t>(out, kDoneAt, report.done);
+  StoreLittle<uint64_t>(out, kCompleteFromAt, report.complete_from);
+  StoreLittle<uint64_t>(out, kOpenAt, report.open);
+  StoreLittle<uint64_t>(out, kUncompressedFromAt, report.uncompressed_from);
+  StoreLittle<uint64_t>(out, kSnapshotsAt, report.snapshots[0]);
+  StoreLittle<uint64_t>(out, kSnapshotsAt + 8, report.snapshots[1]);
+  StoreLittle<uint64_t>(out, kKeepsValueAt, report.keeps_value);
+  const uint32_t flags = (report.is_root ? kRootFlag : 0) | (report.is_broken ? kBrokenFlag : 0) |
+                         (report.is_retired ? kRetiredFlag : 0) |
+                         (report.is_redone ? kRedoneFlag : 0);
+  StoreLittle<uint32_t>(out, kReportFlagsAt, flags);
+  StoreLittle<uint32_t>(out, kNumInitsAt, static_cast<uint32_t>(report.inits.size()));
+  size_t at = kReportFixedBytes;
+  for (const LoggedInit& init : report.inits) {
+    StoreLittle<uint64_t>(out, at, init.after);
+    StoreLittle<uint32_t>(out, at + 8, init.request);
+    at += kInitBytes;
+  }
+  return buffer;
+}
+
+absl::StatusOr<KeyReport> DecodeReport(ByteSpan bytes) {
+  if (bytes.size() < kReportFixedBytes) {
+    return InvalidArgument("report: %d bytes, at least %d", bytes.size(), kReportFixedBytes);
+  }
+  KeyReport report;
+  BDN_ASSIGN_OR_RETURN(report.done, LoadStep(bytes, kDoneAt, "report: done"));
+  BDN_ASSIGN_OR_RETURN(report.complete_from,
+                       LoadStep(bytes, kCompleteFromAt, "report: complete_from"));
+  BDN_ASSIGN_OR_RETURN(report.open, LoadStep(bytes, kOpenAt, "report: open"));
+  BDN_ASSIGN_OR_RETURN(report.uncompressed_from,
+                       LoadStep(bytes, kUncompressedFromAt, "report: uncompressed_from"));
+  for (size_t i = 0; i < 2; ++i) {
+    BDN_ASSIGN_OR_RETURN(report.snapshots[i],
+                         LoadStep(bytes, kSnapshotsAt + 8 * i, "report: snapshot"));
+  }
+  BDN_ASSIGN_OR_RETURN(report.keeps_value, LoadStep(bytes, kKeepsValueAt, "report: keeps_value"));
+  const auto flags = LoadLittle<uint32_t>(bytes, kReportFlagsAt);
+  if (flags > (kRootFlag | kBrokenFlag | kRetiredFlag | kRedoneFlag)) {
+    return InvalidArgument("report: unknown flags 0x%x", flags);
+  }
+  report.is_root = (flags & kRootFlag) != 0;
+  report.is_broken = (flags & kBrokenFlag) != 0;
+  report.is_retired = (flags & kRetiredFlag) != 0;
+  report.is_redone = (flags & kRedoneFlag) != 0;
+  const auto num_inits = LoadLittle<uint32_t>(bytes, kNumInitsAt);
+  if (num_inits > kMostLoggedInits || bytes.size() != kReportFixedBytes + num_inits * kInitBytes) {
+    return InvalidArgument("report: %d bytes for %d inits", bytes.size(), num_inits);
+  }
+  for (size_t i = 0; i < num_inits; ++i) {
+    const size_t at = kReportFixedBytes + i * kInitBytes;
+    LoggedInit init{.request = LoadLittle<uint32_t>(bytes, at + 8)};
+    BDN_ASSIGN_OR_RETURN(init.after, LoadStep(bytes, at, "report: init"));
+    const bool rises = report.inits.empty() || (init.after >= report.inits.back().after &&
+                                                init.request > report.inits.back().request);
+    if (!rises || init.request == 0) {
+      return InvalidArgument("report: init %d after step %d is not in order", init.request,
+                             init.after);
+    }
+    report.inits.push_back(init);
+  }
+  return report;
+}
+
+Buffer EncodeOrder(const RebuildOrder& order) {
+  Buffer buffer = Buffer::Allocate(kOrderBytes);
+  const MutableByteSpan out = buffer.mutable_span();
+  StoreLittle<uint64_t>(out, kWhatAt, static_cast<uint64_t>(order.what));
+  StoreLittle<uint64_t>(out, kStartAt, order.start);
+  StoreLittle<uint64_t>(out, kTargetAt, order.target);
+  return buffer;
+}
+
+absl::StatusOr<RebuildOrder> DecodeOrder(ByteSpan bytes) {
+  if (bytes.size() != kOrderBytes) {
+    return InvalidArgument("rebuild: %d bytes, expected %d", bytes.size(), kOrderBytes);
+  }
+  const auto what = LoadLittle<uint64_t>(bytes, kWhatAt);
+  if (what > static_cast<uint64_t>(RebuildOrder::What::kRedo)) {
+    return InvalidArgument("rebuild: unknown order %d", what);
+  }
+  RebuildOrder order{.what = static_cast<RebuildOrder::What>(what)};
+  BDN_ASSIGN_OR_RETURN(order.start, LoadStep(bytes, kStartAt, "rebuild: start"));
+  BDN_ASSIGN_OR_RETURN(order.target, LoadStep(bytes, kTargetAt, "rebuild: target"));
+  if (order.start > order.target) {
+    return InvalidArgument("rebuild: from step %d to step %d", order.start, order.target);
+  }
+  return order;
+}
+
 }  // namespace bdn

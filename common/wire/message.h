@@ -13,8 +13,8 @@
 #include "common/base/ids.h"
 #include "common/wire/frame.h"
 
-// The payloads of frames that carry no tensor: hello, error, waiting. proto/wire_format.md is the
-// norm.
+// The payloads of frames that carry no tensor: hello, error, waiting, report, rebuild.
+// proto/wire_format.md is the norm.
 
 namespace bdn {
 
@@ -63,6 +63,57 @@ Buffer EncodeCounters(const StateCounters& counters);
 // Decodes them. InvalidArgument: not 16 bytes, more updates than kMaxStep, a rate that is not
 // finite, or a reserved field that is not zero.
 absl::StatusOr<StateCounters> DecodeCounters(ByteSpan bytes);
+
+// A number of an init that a worker has sent, and the last step of its own before it.
+struct LoggedInit {
+  Step after = 0;
+  uint32_t request = 0;
+
+  bool operator==(const LoggedInit&) const = default;
+};
+// The most inits that a worker keeps for a server that may be lost.
+inline constexpr size_t kMostLoggedInits = 128;
+
+// The facts that a worker tells the new server of a key, whose former server was lost.
+struct KeyReport {
+  // Dense: the last step whose reply the worker had. Broadcast: the last step whose value it has.
+  Step done = 0;
+  // Dense: the worker has all of its pushes that were answered after this step, and all of them
+  // belong to rounds of those workers that are still here.
+  Step complete_from = 0;
+  Step open = 0;               // the step of its request that waits for an answer; 0: none
+  Step uncompressed_from = 0;  // the step from which on the key goes uncompressed; 0: not known
+  Step snapshots[2] = {0, 0};  // the steps as of which it holds a snapshot; 0: none
+  // Broadcast: the step of the value that this worker has set and that some worker may lack; 0:
+  // none.
+  Step keeps_value = 0;
+  bool is_root = false;     // broadcast: the open request sets the value
+  bool is_broken = false;   // the last step ended with an error, so that it cannot be made again
+  bool is_retired = false;  // the worker is done with the key, and has forgotten it
+  bool is_redone = false;   // dense: it has pushed again what this epoch's order asked for
+  std::vector<LoggedInit> inits;  // dense, rising: those that no snapshot is known to cover
+
+  bool operator==(const KeyReport&) const = default;
+};
+Buffer EncodeReport(const KeyReport& report);
+// Decodes a report. InvalidArgument names the field.
+absl::StatusOr<KeyReport> DecodeReport(ByteSpan bytes);
+
+// A server's answer to a report.
+struct RebuildOrder {
+  enum class What : uint8_t {
+    kGo = 0,   // the key is as it was: requests may go on
+    kSet = 1,  // set the key from the snapshot of step `start`; of a broadcast, set its value again
+    kRedo = 2,  // push again all steps after `start` up to `target`, and repeat the inits
+  };
+  What what = What::kGo;
+  Step start = 0;
+  Step target = 0;
+
+  bool operator==(const RebuildOrder&) const = default;
+};
+Buffer EncodeOrder(const RebuildOrder& order);
+absl::StatusOr<RebuildOrder> DecodeOrder(ByteSpan bytes);
 
 }  // namespace bdn
 

@@ -69,10 +69,21 @@ absl::Status RequestRunner::SetMembership(std::shared_ptr<const Membership> memb
     nodes_[*connection] = server.id;
   }
   Work work;
+  std::vector<ConnectionId> gone;
   {
     MutexLock lock(&mu_);
+    for (auto server = servers_.begin(); server != servers_.end();) {
+      const auto next = server++;
+      if (membership->Find(next->first) != nullptr) continue;
+      const auto connection = connections_.extract(next->first);
+      nodes_.erase(connection.mapped());
+      gone.push_back(connection.mapped());
+      servers_.erase(next);
+    }
     work = Prepare(table_.SetMembership(std::move(membership), clock_->Now()));
   }
+  // A server that was stopped, and goes on, sends nothing that could reach this worker.
+  for (const ConnectionId connection : gone) transport_->Disconnect(connection);
   Perform(std::move(work));
   return absl::OkStatus();
 }
@@ -153,10 +164,14 @@ void RequestRunner::Reconnect(const NodeInfo& server) {
   ConnectionId former;
   {
     MutexLock lock(&mu_);
-    ConnectionId& current = connections_[server.id];
-    nodes_.erase(current);
-    former = std::exchange(current, *connection);
-    nodes_[current] = server.id;
+    const auto found = connections_.find(server.id);
+    if (found == connections_.end()) {  // it is out since
+      former = *connection;
+    } else {
+      nodes_.erase(found->second);
+      former = std::exchange(found->second, *connection);
+      nodes_[found->second] = server.id;
+    }
   }
   transport_->Disconnect(former);
 }
@@ -165,11 +180,12 @@ void RequestRunner::OnSendDone(Key key, uint64_t request) {
   std::function<void()> sent;
   {
     MutexLock lock(&mu_);
-    if (!table_.OnSent(key, request, clock_->Now())) return;
+    const auto open = open_.find(key);
+    if (!table_.OnSent(key, request, clock_->Now()) || open == open_.end()) return;
     // The timer thread is woken only if something falls due before it wakes by itself; most frames
     // change no such time.
     if (table_.NextTick() < sleeping_until_) wake_.Signal();
-    sent = TakeSent(&open_[key]);
+    sent = TakeSent(&open->second);
   }
   if (sent) sent();
 }
@@ -191,6 +207,22 @@ void RequestRunner::Fail(const absl::Status& status) {
   Perform(std::move(work));
 }
 
+void RequestRunner::AddKeys(std::vector<RecoveryTable::KeyFacts> keys) {
+  MutexLock lock(&mu_);
+  for (RecoveryTable::KeyFacts& key : keys) table_.AddKey(std::move(key));
+  if (table_.NextTick() < sleeping_until_) wake_.Signal();
+}
+
+void RequestRunner::RetireKey(Key key) {
+  MutexLock lock(&mu_);
+  table_.Retire(key);
+}
+
+RecoveryStats RequestRunner::recovery_stats() const {
+  MutexLock lock(&mu_);
+  return table_.recovery_stats();
+}
+
 bool RequestRunner::IsAccepted(Key key) const {
   MutexLock lock(&mu_);
   return table_.IsAccepted(key);
@@ -209,10 +241,13 @@ RequestStats RequestRunner::stats() const {
 RequestRunner::Work RequestRunner::Prepare(RequestTable::Actions actions) {
   Work work;
   for (const NodeId server : actions.reconnects) {
-    work.reconnects.push_back(servers_[server]);
+    const auto info = servers_.find(server);
+    if (info != servers_.end()) work.reconnects.push_back(info->second);
   }
   for (RequestTable::Outgoing& out : actions.sends) {
-    work.sends.push_back({connections_[out.server], std::move(out.frame), out.request});
+    const auto connection = connections_.find(out.server);
+    if (connection == connections_.end()) continue;
+    work.sends.push_back({connection->second, std::move(out.frame), out.request});
   }
   for (RequestTable::Answer& answer : actions.answers) {
     auto ended = open_.extract(answer.key);

@@ -12,12 +12,12 @@
 #include "common/base/mutex.h"
 #include "common/telemetry/stage_times.h"
 #include "common/transport/transport.h"
-#include "worker/pipeline/request_table.h"
+#include "worker/pipeline/recovery_table.h"
 
 namespace bdn {
 
-// A RequestTable with a lock, a clock and a transport. Callers run it on their own threads, so that
-// a frame's way has no hand-over; a thread of its own only waits for the next due time.
+// A RecoveryTable with a lock, a clock and a transport. Callers run it on their own threads, so
+// that a frame's way has no hand-over; a thread of its own only waits for the next due time.
 // Thread-safe.
 class RequestRunner {
  public:
@@ -40,7 +40,12 @@ class RequestRunner {
   RequestRunner(const RequestRunner&) = delete;
   RequestRunner& operator=(const RequestRunner&) = delete;
 
-  // Connects to servers that are not known yet. The error names the address.
+  // Lets keys survive their server (RecoveryTable). To be called before their first request.
+  void AddKeys(std::vector<RecoveryTable::KeyFacts> keys);
+  // Notes that this worker is done with the key.
+  void RetireKey(Key key);
+  // Connects to servers that are not known yet, and lets go of those that are out. The error names
+  // the address.
   absl::Status SetMembership(std::shared_ptr<const Membership> membership);
   // Waits until every server of the membership has sent something, so that both directions are
   // open. Logs a warning if that takes some seconds. Unavailable names a server that was silent
@@ -63,6 +68,7 @@ class RequestRunner {
   std::string WaitingFor(Key key) const;
   bool IsAccepted(Key key) const;
   RequestStats stats() const;
+  RecoveryStats recovery_stats() const;
 
  private:
   struct Open {
@@ -106,7 +112,7 @@ class RequestRunner {
   mutable Mutex mu_;
   CondVar wake_;
   CondVar heard_;  // a server was heard, or the runner has failed
-  RequestTable table_ ABSL_GUARDED_BY(mu_);
+  RecoveryTable table_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<Key, Open> open_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<NodeId, ConnectionId> connections_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<NodeId, NodeInfo> servers_ ABSL_GUARDED_BY(mu_);

@@ -31,6 +31,7 @@ absl::Status NotUnknown(const absl::Status& status) {
 }
 
 bool IsAnswer(FrameType request, FrameType answer) {
+  if (request == FrameType::kReport) return answer == FrameType::kRebuild;
   return answer == (request == FrameType::kFetch ? FrameType::kValue : FrameType::kReply);
 }
 
@@ -41,6 +42,9 @@ RequestTable::Actions RequestTable::SetMembership(std::shared_ptr<const Membersh
   Actions actions;
   if (membership->epoch <= membership_->epoch) return actions;
   membership_ = std::move(membership);
+  // A server that is out says nothing that counts.
+  std::erase_if(peers_,
+                [this](const auto& peer) { return membership_->Find(peer.first) == nullptr; });
   for (const NodeInfo& server : membership_->servers) {
     const auto [peer, is_new] = peers_.try_emplace(server.id);
     peer->second.rank = server.rank;
@@ -118,7 +122,7 @@ RequestTable::OpenMap::iterator RequestTable::FindOpen(NodeId server, const Fram
   const auto found = open_.find(answer.key);
   if (found == open_.end()) return found;
   const FrameHeader& asked = found->second.request.frame.header;
-  const bool is_its = found->second.request.server == server && asked.step == answer.step &&
+  const bool is_its = ServerOf(found->second.request) == server && asked.step == answer.step &&
                       asked.request == answer.request;
   return is_its ? found : open_.end();
 }
@@ -129,14 +133,14 @@ void RequestTable::SendRequest(Open* open, Actions* actions) {
   open->resend = false;
   open->accepted = false;
   SetDue(open, absl::InfiniteFuture());
-  const auto peer = peers_.find(open->request.server);
+  const auto peer = peers_.find(ServerOf(open->request));
   if (peer == peers_.end() || !peer->second.is_open) return;  // OnHello sends it
   open->results_heard = peer->second.results_heard;
   Send(open->request, open->request.frame, open->id, actions);
 }
 
 void RequestTable::SendProbe(Open* open, absl::Time now, Actions* actions) {
-  const auto found = peers_.find(open->request.server);
+  const auto found = peers_.find(ServerOf(open->request));
   SetDue(open, absl::InfiniteFuture());
   if (found == peers_.end() || !found->second.is_open) return;  // OnHello sends the request
   Peer& peer = found->second;
@@ -156,7 +160,7 @@ void RequestTable::SendProbe(Open* open, absl::Time now, Actions* actions) {
   if (open->frames_heard != peer.frames_heard) open->unanswered_probes = 0;
   open->frames_heard = peer.frames_heard;
   if (++open->unanswered_probes > peer.patience) {
-    return Reconnect(open->request.server, &peer, now, actions);
+    return Reconnect(found->first, &peer, now, actions);
   }
   // Rule 3: probes become rarer, since the usual cause of a late answer is another worker that is
   // slow. They stay frequent enough for kLeastQuestions within the timeout.
@@ -176,7 +180,7 @@ void RequestTable::SendProbe(Open* open, absl::Time now, Actions* actions) {
 
 void RequestTable::Send(const Request& request, Frame frame, uint64_t id, Actions* actions) {
   StampHeader({options_.self, membership_->epoch, request.catalogue_version}, &frame.header);
-  actions->sends.push_back({request.server, std::move(frame), id});
+  actions->sends.push_back({ServerOf(request), std::move(frame), id});
 }
 
 bool RequestTable::OnSent(Key key, uint64_t request, absl::Time now) {
@@ -278,7 +282,9 @@ void RequestTable::OnResult(const Frame& frame, OpenMap::iterator open, absl::Ti
   }
   // A reply's checksum is verified by the stage that decodes it, on the pool; a value has no such
   // stage.
-  if (frame.header.type == FrameType::kValue && !CheckPayload(frame).ok()) {
+  const bool is_checked_here =
+      frame.header.type == FrameType::kValue || frame.header.type == FrameType::kRebuild;
+  if (is_checked_here && !CheckPayload(frame).ok()) {
     return ResendAt(&open->second, now);
   }
   // Tells the server that the value of a broadcast has arrived, so that it need not keep it. The
@@ -297,7 +303,7 @@ void RequestTable::OnHello(NodeId server, Actions* actions) {
   found->second.is_open = found->second.was_open = true;
   found->second.hello_interval = kFirstHelloInterval;
   for (auto& [key, open] : open_) {
-    if (open.request.server == server) SendRequest(&open, actions);
+    if (ServerOf(open.request) == server) SendRequest(&open, actions);
   }
 }
 
@@ -472,7 +478,7 @@ std::string RequestTable::WaitingFor(Key key) const {
 }
 
 std::string RequestTable::WaitingFor(const Open& open) const {
-  const auto peer = peers_.find(open.request.server);
+  const auto peer = peers_.find(ServerOf(open.request));
   const bool server_answers = peer != peers_.end() && peer->second.is_open;
   std::vector<Rank> ranks = open.missing;
   // A server that waits for the root of a broadcast names no rank; the root is known here.
@@ -480,7 +486,7 @@ std::string RequestTable::WaitingFor(const Open& open) const {
   if (waits_for_root && ranks.empty() && open.request.root >= 0) {
     ranks.push_back(open.request.root);
   }
-  if (!server_answers || ranks.empty()) return ServerName(open.request.server);
+  if (!server_answers || ranks.empty()) return ServerName(ServerOf(open.request));
   std::string names;
   for (const Rank rank : ranks) {
     names += (names.empty() ? "" : ", ") + NameOfWorker(rank, options_.processes);
@@ -489,6 +495,7 @@ std::string RequestTable::WaitingFor(const Open& open) const {
 }
 
 std::string RequestTable::ServerName(NodeId server) const {
+  if (server == 0) return "a server in the place of one that was lost";
   const auto peer = peers_.find(server);
   if (peer == peers_.end()) return "server node " + std::to_string(server);
   return "server " + std::to_string(peer->second.rank);

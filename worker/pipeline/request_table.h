@@ -46,8 +46,8 @@ class RequestTable {
     absl::Duration timeout = absl::Minutes(30);
   };
   struct Request {
-    Frame frame;  // a push, an init or a fetch; the table fills in sender and epoch
-    NodeId server = 0;
+    Frame frame;        // a push, an init, a fetch or a report; the table fills in sender and epoch
+    NodeId server = 0;  // the key's home; the membership says which server answers for it
     uint32_t catalogue_version = 0;
     std::string tensor;        // for errors
     Rank root = -1;            // of a fetch: the rank that sets what it asks for; -1: none
@@ -168,6 +168,10 @@ class RequestTable {
   };
   using OpenMap = std::map<Key, Open>;
 
+  // Returns the server that answers for the request's key now; 0: none.
+  NodeId ServerOf(const Request& request) const {
+    return membership_->OwnerOf(request.frame.header.key, request.server).server;
+  }
   void SayHello(NodeId server, Peer* peer, absl::Time now, Actions* actions);
   void Reconnect(NodeId server, Peer* peer, absl::Time now, Actions* actions);
   void SendRequest(Open* open, Actions* actions);

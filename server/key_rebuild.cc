@@ -1,0 +1,360 @@
+#include "server/key_rebuild.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "server/key_snapshot.h"
+#include "server/key_state.h"
+
+namespace bdn {
+
+using Phase = KeyRebuild::Phase;
+using What = RebuildOrder::What;
+
+bool RebuildingKey::is_dense() const { return state_.plan->entry.kind == KeyKind::kDense; }
+
+const Places& RebuildingKey::places() const {
+  return is_dense() ? *state_.dense.places : *state_.broadcast.places;
+}
+
+void RebuildingKey::Begin() {
+  if (is_dense()) {
+    state_.dense.monitor.End();
+    state_.dense = DenseState();
+    state_.dense.parts = MakeStateParts(*state_.plan);
+    state_.dense.SetRoster(shard_.everyone);
+  } else {
+    state_.broadcast = BroadcastState();
+    state_.broadcast.SetRoster(shard_.everyone);
+  }
+  state_.rebuild = KeyRebuild{.phase = Phase::kGathering};
+  state_.rebuild.reports.resize(places().size());
+  state_.rebuild.asks.resize(places().size());
+}
+
+// ---- reports
+
+Sends RebuildingKey::OnReport(NodeId from, const Frame& frame) {
+  const FrameHeader& header = frame.header;
+  KeyRebuild& rebuild = state_.rebuild;
+  const absl::StatusOr<Place> place = shard_.PlaceOf(places(), from, header.epoch);
+  if (!place.ok()) return shard_.Refuse(from, header, place.status());
+  if (const absl::Status intact = CheckPayload(frame); !intact.ok()) {
+    return shard_.Refuse(from, header, intact);
+  }
+  absl::StatusOr<KeyReport> report = DecodeReport(frame.payload.span());
+  if (!report.ok()) return shard_.Refuse(from, header, report.status());
+  const Rank rank = places().RankOf(*place);
+  const Step stands_at = is_dense() ? state_.dense.last_step : state_.broadcast.value.step;
+  if (rebuild.phase == Phase::kOver || rebuild.phase == Phase::kGone) {
+    rebuild.asks.resize(places().size());
+    rebuild.asks[IndexOf(*place)] = header;
+    return Answer(*place, {What::kGo, stands_at, stands_at});
+  }
+  rebuild.asks[IndexOf(*place)] = header;
+  switch (rebuild.phase) {
+    case Phase::kGathering:
+      rebuild.reports[IndexOf(*place)] = *std::move(report);
+      if (std::ranges::all_of(rebuild.reports, [](const auto& one) { return one.has_value(); })) {
+        return Decide();
+      }
+      return shard_.Defer(from, header, Unreported(*place));
+    case Phase::kSetting:
+      if (rank == rebuild.setter)
+        return Answer(*place, {What::kSet, rebuild.start, rebuild.target});
+      return shard_.Defer(from, header, {rebuild.setter});
+    default:
+      if (!report->is_redone) return Answer(*place, {What::kRedo, rebuild.start, rebuild.target});
+      return shard_.Defer(from, header, Unfinished(*place));
+  }
+}
+
+std::vector<Rank> RebuildingKey::Unreported(Place asker) const {
+  std::vector<Rank> ranks;
+  for (size_t i = 0; i < places().size() && ranks.size() < kMostRanksTold; ++i) {
+    const bool has_reported = state_.rebuild.reports[i].has_value();
+    if (!has_reported && PlaceAt(i) != asker) ranks.push_back(places().RankOf(PlaceAt(i)));
+  }
+  return ranks;
+}
+
+// Returns the ranks for which the redo waits. The asker, which has done its part, is not one: it
+// would take that for a sign that its report was lost.
+std::vector<Rank> RebuildingKey::Unfinished(Place asker) const {
+  const Round& round = state_.dense.round;
+  std::vector<Rank> ranks;
+  if (round.is_open()) ranks = round.MissingRanks(asker);
+  if (ranks.empty() && IsInitDue(kMaxStep + 1)) ranks.push_back(state_.rebuild.inits_root);
+  std::erase(ranks, places().RankOf(asker));
+  return ranks;
+}
+
+Sends RebuildingKey::Answer(Place place, const RebuildOrder& order) {
+  const FrameHeader ask = *std::exchange(state_.rebuild.asks[IndexOf(place)], std::nullopt);
+  return {{places().NodeOf(place),
+           MakeFrame(shard_.AnswerHeader(ask, FrameType::kRebuild), EncodeOrder(order))}};
+}
+
+Sends RebuildingKey::AnswerAll(const RebuildOrder& order) {
+  Sends sends;
+  for (size_t i = 0; i < places().size(); ++i) {
+    if (!state_.rebuild.asks[i].has_value()) continue;
+    for (Outgoing& send : Answer(PlaceAt(i), order)) sends.push_back(std::move(send));
+  }
+  return sends;
+}
+
+Sends RebuildingKey::GoToAll() {
+  const Step stands_at = is_dense() ? state_.dense.last_step : state_.broadcast.value.step;
+  return AnswerAll({What::kGo, stands_at, stands_at});
+}
+
+Sends RebuildingKey::Fail(const absl::Status& why) {
+  const absl::Status status =
+      Aborted("tensor '%s': its server was lost, and it cannot be rebuilt: %s", state_.plan->name,
+              why.message());
+  LogError("%s", status.message());
+  if (shard_.options.on_failure != nullptr) shard_.options.on_failure(status);
+  return {};
+}
+
+// ---- the plan
+
+Sends RebuildingKey::Decide() {
+  KeyRebuild& rebuild = state_.rebuild;
+  // Others of the key's workers are done with it, too, or soon will be; its values are of no use.
+  const bool is_retired =
+      std::ranges::any_of(rebuild.reports, [](const auto& one) { return one->is_retired; });
+  if (is_retired) {
+    rebuild.phase = Phase::kGone;
+    return GoToAll();
+  }
+  return is_dense() ? DecideDense() : DecideBroadcast();
+}
+
+Sends RebuildingKey::DecideDense() {
+  KeyRebuild& rebuild = state_.rebuild;
+  const KeyPlan& plan = *state_.plan;
+  Step complete_from = 0;
+  Step uncompressed_from = 0;
+  Step lowest_open = 0;
+  rebuild.target = 0;
+  for (size_t i = 0; i < rebuild.reports.size(); ++i) {
+    const KeyReport& report = *rebuild.reports[i];
+    const Rank rank = places().RankOf(PlaceAt(i));
+    if (report.is_broken) {
+      return Fail(Aborted("worker %d had an error in the last step", rank));
+    }
+    rebuild.target = std::max(rebuild.target, report.done);
+    complete_from = std::max(complete_from, report.complete_from);
+    uncompressed_from = std::max(uncompressed_from, report.uncompressed_from);
+    if (report.open != 0 && (lowest_open == 0 || report.open < lowest_open)) {
+      lowest_open = report.open;
+    }
+    if (report.inits.empty()) continue;
+    if (rebuild.inits_root >= 0) {
+      return Fail(Aborted("workers %d and %d have both set its state", rebuild.inits_root, rank));
+    }
+    rebuild.inits_root = rank;
+    rebuild.inits = report.inits;
+  }
+  // A worker may still ask for the reply to the last step, which is only made by doing it again.
+  const bool is_asked = lowest_open != 0 && lowest_open <= rebuild.target;
+  const Step latest = rebuild.target - (is_asked ? 1 : 0);
+  rebuild.setter = -1;
+  bool has_start = complete_from <= latest;
+  if (!HasState(plan)) {
+    // Any step is made of its pushes alone.
+    rebuild.start = latest;
+  } else {
+    rebuild.start = 0;
+    has_start = complete_from == 0;
+    for (size_t i = 0; i < rebuild.reports.size(); ++i) {
+      for (const Step step : rebuild.reports[i]->snapshots) {
+        if (step <= rebuild.start || step > latest || step < complete_from) continue;
+        rebuild.start = step;
+        rebuild.setter = places().RankOf(PlaceAt(i));
+        has_start = true;
+      }
+    }
+  }
+  if (!has_start) {
+    return Fail(Aborted(
+        "workers have all pushes after step %d, it stands at step %d, and no worker that is left "
+        "has a snapshot in between: a worker was lost with its server, or shortly before; go on "
+        "from a checkpoint",
+        complete_from, rebuild.target));
+  }
+  if (uncompressed_from != 0 && uncompressed_from <= rebuild.start + 1) {
+    plan.codecs.GoUncompressed(uncompressed_from);
+  }
+  LogInfo("tensor '%s' (key %s) is rebuilt: from step %d%s to step %d", plan.name,
+          plan.entry.key.ToString(), rebuild.start,
+          rebuild.setter >= 0 ? absl::StrFormat(", a snapshot of worker %d,", rebuild.setter) : "",
+          rebuild.target);
+  if (rebuild.setter < 0) {
+    state_.dense.last_step = rebuild.start;
+    return BeginRedo();
+  }
+  rebuild.phase = Phase::kSetting;
+  const std::optional<Place> place = places().OfRank(rebuild.setter);
+  return Answer(*place, {What::kSet, rebuild.start, rebuild.target});
+}
+
+Sends RebuildingKey::BeginRedo() {
+  KeyRebuild& rebuild = state_.rebuild;
+  rebuild.phase = Phase::kRedoing;
+  Sends sends = EndIfDone();
+  if (!rebuild.is_over()) return AnswerAll({What::kRedo, rebuild.start, rebuild.target});
+  return sends;
+}
+
+// Returns whether an init that came before a step has not been repeated.
+bool RebuildingKey::IsInitDue(Step before) const {
+  const uint32_t last =
+      state_.dense.init_root == state_.rebuild.inits_root ? state_.dense.last_init : 0;
+  return std::ranges::any_of(state_.rebuild.inits, [&](const LoggedInit& init) {
+    return init.after < before && init.request > last;
+  });
+}
+
+Sends RebuildingKey::EndIfDone() {
+  KeyRebuild& rebuild = state_.rebuild;
+  const bool is_done = rebuild.phase == Phase::kRedoing &&
+                       state_.dense.last_step >= rebuild.target && !IsInitDue(kMaxStep + 1);
+  if (!is_done) return {};
+  Sends sends = GoToAll();
+  ++shard_.stats.rebuilt;
+  rebuild = KeyRebuild();
+  return sends;
+}
+
+Sends RebuildingKey::DecideBroadcast() {
+  KeyRebuild& rebuild = state_.rebuild;
+  BroadcastState& state = state_.broadcast;
+  Step latest = 0;  // the last value that was in force
+  for (const auto& report : rebuild.reports) {
+    latest = std::max({latest, report->done, report->keeps_value});
+  }
+  BroadcastValue before;
+  for (size_t i = 0; i < rebuild.reports.size(); ++i) {
+    const KeyReport& report = *rebuild.reports[i];
+    const Rank rank = places().RankOf(PlaceAt(i));
+    const bool has_it = report.keeps_value == latest || (report.is_root && report.open == latest);
+    if (latest != 0 && has_it) rebuild.setter = rank;
+    // The root of a value that another has replaced may still ask whether it was in force.
+    if (report.is_root && report.open < latest) before = {.step = report.open, .root = rank};
+    state.NoteHas(PlaceAt(i), report.done);
+    state.NoteFetch(PlaceAt(i), report.done);
+  }
+  const bool is_lacked = std::ranges::any_of(
+      rebuild.reports, [latest](const auto& one) { return one->done < latest; });
+  const bool is_set_again = is_lacked && rebuild.setter >= 0;
+  // After the facts of the places, of which it counts those that are behind.
+  BroadcastValue value = {.step = is_set_again ? latest - 1 : latest};
+  if (before.step == value.step) std::swap(value, before);
+  state.SetValue(std::move(value));
+  state.before = std::move(before);
+  if (!is_set_again) {
+    Sends sends = GoToAll();
+    ++shard_.stats.rebuilt;
+    rebuild = KeyRebuild();
+    return sends;
+  }
+  rebuild.phase = Phase::kSetting;
+  rebuild.start = rebuild.target = latest;
+  return Answer(*places().OfRank(rebuild.setter), {What::kSet, latest, latest});
+}
+
+// ---- other frames
+
+Sends RebuildingKey::NotYet(NodeId from, const FrameHeader& header) {
+  return shard_.Refuse(
+      from, header,
+      Unavailable("tensor '%s' is being rebuilt after its server was lost", state_.plan->name));
+}
+
+Sends RebuildingKey::OnFrame(NodeId from, const Frame& frame) {
+  const FrameHeader& header = frame.header;
+  const absl::StatusOr<Place> place = shard_.PlaceOf(places(), from, header.epoch);
+  if (!place.ok()) return shard_.Refuse(from, header, place.status());
+  const Rank rank = places().RankOf(*place);
+  if (state_.rebuild.phase == Phase::kGone) {
+    return shard_.Refuse(from, header,
+                         Aborted("tensor '%s': what exchanged it was closed in another worker, and "
+                                 "its server was lost since",
+                                 state_.plan->name));
+  }
+  if (header.type == FrameType::kInit) return OnInit(from, frame, rank);
+  const bool is_redo = is_dense() && state_.rebuild.phase == Phase::kRedoing;
+  return is_redo ? OnDense(from, frame, rank) : NotYet(from, header);
+}
+
+Sends RebuildingKey::OnDense(NodeId from, const Frame& frame, Rank) {
+  const FrameHeader& header = frame.header;
+  DenseKey key(*state_.plan, &state_.dense, &shard_);
+  if (header.step > state_.rebuild.target || IsInitDue(header.step)) return NotYet(from, header);
+  if (header.type == FrameType::kProbe) return key.OnProbe(from, header);
+  if (header.type != FrameType::kPush) return NotYet(from, header);
+  Sends sends = key.OnPush(from, frame);
+  for (Outgoing& send : EndIfDone()) sends.push_back(std::move(send));
+  return sends;
+}
+
+Sends RebuildingKey::OnInit(NodeId from, const Frame& frame, Rank rank) {
+  const FrameHeader& header = frame.header;
+  KeyRebuild& rebuild = state_.rebuild;
+  const auto acknowledged = [&] {
+    return Sends{{from, Frame{shard_.AnswerHeader(header, FrameType::kReply), {}}}};
+  };
+  if (!is_dense()) {
+    const bool is_awaited =
+        rebuild.phase == Phase::kSetting && rank == rebuild.setter && header.step == rebuild.start;
+    if (!is_awaited) return NotYet(from, header);
+    Sends sends = BroadcastKey(*state_.plan, &state_.broadcast, &shard_).OnInit(from, frame);
+    if (state_.broadcast.value.step == header.step) {
+      for (Outgoing& send : GoToAll()) sends.push_back(std::move(send));
+      ++shard_.stats.rebuilt;
+      rebuild = KeyRebuild();
+    }
+    return sends;
+  }
+  if (header.part == StatePart::kSnapshot) {
+    if (rank != rebuild.setter || header.step != rebuild.start) return NotYet(from, header);
+    if (rebuild.phase == Phase::kRedoing) return acknowledged();  // its answer was lost
+    if (rebuild.phase != Phase::kSetting) return NotYet(from, header);
+    if (const absl::Status intact = CheckPayload(frame); !intact.ok()) {
+      return shard_.Refuse(from, header, intact);
+    }
+    const absl::Status set =
+        ApplySnapshot(*state_.plan, shard_.options.quality, frame.payload.span(), &state_.dense);
+    if (!set.ok() || state_.dense.last_step != rebuild.start) {
+      return Fail(Aborted("the snapshot of worker %d is not one of step %d: %s", rank,
+                          rebuild.start, set.message()));
+    }
+    Sends sends = acknowledged();
+    for (Outgoing& send : BeginRedo()) sends.push_back(std::move(send));
+    return sends;
+  }
+  // An init that the lost server had applied is repeated in its place among the steps.
+  const bool is_known = std::ranges::any_of(rebuild.inits, [&](const LoggedInit& init) {
+    return init.request >= header.request && init.after <= state_.dense.last_step;
+  });
+  if (rebuild.phase != Phase::kRedoing || rank != rebuild.inits_root || !is_known) {
+    return NotYet(from, header);
+  }
+  Sends sends = DenseKey(*state_.plan, &state_.dense, &shard_).OnInit(from, frame);
+  // One that had no answer yet may be wrong; its worker gets the error, and nobody waits for it.
+  const FrameHeader& answer = sends.front().frame.header;
+  if (answer.type == FrameType::kError && CheckPayload(frame).ok()) {
+    std::erase_if(rebuild.inits,
+                  [&](const LoggedInit& init) { return init.request == header.request; });
+  }
+  for (Outgoing& send : EndIfDone()) sends.push_back(std::move(send));
+  return sends;
+}
+
+}  // namespace bdn

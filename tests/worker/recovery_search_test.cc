@@ -1,0 +1,507 @@
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/base/crc32c.h"
+#include "common/wire/headers.h"
+#include "gtest/gtest.h"
+#include "server/key_snapshot.h"
+#include "tests/support/shard_rig.h"
+#include "worker/pipeline/recovery_table.h"
+
+// Random jobs of real shards and real recovery tables, over a network that loses frames and delays
+// memberships, in which servers are lost at random moments: one of two, both, the one to which keys
+// have just come, amid a rebuild, one that is only stopped and goes on. Every answer that a worker
+// gets, and the servers' state in the end, must be those of a job that has lost no server.
+
+namespace bdn::testing {
+namespace {
+
+constexpr NodeId kFirstServer = 100;
+
+struct Op {
+  enum Kind { kInit, kPush, kFetch, kMeet, kSetValue, kFetchValue } kind;
+  Step step = 0;
+  StatePart part = StatePart::kNone;
+  size_t segment = 0;
+};
+
+struct Scene {
+  std::string name;
+  KeyOptions key;
+  uint32_t snapshot_every = 0;
+  int workers = 3;
+  Step steps = 24;
+  std::vector<Step> rules;     // after these steps rank 0 sets another rule
+  Step uncompressed_from = 0;  // a push of this step asks for it
+  uint32_t absent = 0;         // one push in so many is absent
+};
+
+struct World {
+  World(const Scene& scene, uint64_t seed, int losses, double drop)
+      : scene_(scene), random_(seed), losses_(losses), drop_(drop) {
+    plan_ = MakePlan(kKey, scene.key);
+    membership_ = std::make_shared<Membership>();
+    auto first = std::make_shared<Membership>();
+    first->epoch = 1;
+    for (Rank rank = 0; rank < scene.workers; ++rank) {
+      first->workers.push_back({.id = WorkerNode(rank), .role = Role::kWorker, .rank = rank});
+    }
+    for (int i = 0; i < 2; ++i) AddServer(first.get());
+    first->MakeIndex();
+    membership_ = first;
+    for (const NodeInfo& server : first->servers) Start(server.id);
+    for (Rank rank = 0; rank < scene.workers; ++rank) {
+      workers_.push_back(std::make_unique<Worker>());
+      Worker& worker = *workers_.back();
+      worker.rank = rank;
+      RequestTable::Options options{.self = WorkerNode(rank),
+                                    .rank = rank,
+                                    .probe_interval = absl::Seconds(1),
+                                    .timeout = absl::Hours(100)};
+      options.processes.assign(static_cast<size_t>(scene.workers), 1);
+      worker.table = std::make_unique<RecoveryTable>(options);
+      Perform(&worker, worker.table->SetMembership(membership_, now_));
+      worker.membership = membership_;
+      worker.table->AddKey({.key = kKey,
+                            .home = kFirstServer,
+                            .declared_in = 1,
+                            .catalogue_version = 1,
+                            .is_dense = scene.key.kind == KeyKind::kDense,
+                            .elements = plan_->entry.elements,
+                            .tensor = "tensor",
+                            .snapshot_every = scene.snapshot_every});
+      worker.script = ScriptOf(rank);
+    }
+  }
+
+  static constexpr Key kKey = Key::Of(3, 1);
+
+  struct Worker {
+    Rank rank = 0;
+    std::unique_ptr<RecoveryTable> table;
+    std::shared_ptr<const Membership> membership;
+    std::deque<std::shared_ptr<const Membership>> news;
+    std::vector<Op> script;
+    size_t next = 0;
+    bool is_waiting = false;
+    uint32_t requests = 0;
+    std::vector<std::string> record;
+  };
+  struct Node {
+    std::unique_ptr<ServerShard> shard;
+    std::deque<std::shared_ptr<const Membership>> news;
+    bool has_key = false;
+    bool is_gone = false;
+  };
+
+  void AddServer(Membership* membership) {
+    const auto rank = static_cast<Rank>(next_server_ - kFirstServer);
+    membership->servers.push_back({.id = next_server_++, .role = Role::kServer, .rank = rank});
+  }
+
+  void Start(NodeId id) {
+    Node& node = servers_[id];
+    node.shard = std::make_unique<ServerShard>(ShardOptions{
+        .self = id, .tells_roots = true, .on_failure = [this](const absl::Status& why) {
+          Fail(why.message());
+        }});
+    node.news.push_back(membership_);
+    Learn(id, &node);
+  }
+
+  // As Server::OnMembership and Server::TakeDelta do.
+  void Learn(NodeId id, Node* node) {
+    const auto membership = node->news.front();
+    node->news.pop_front();
+    if (membership->Find(id) == nullptr) {
+      node->is_gone = true;
+      return;
+    }
+    Deliver(id, node->shard->SetMembership(membership));
+    const SlotOwner owner = membership->OwnerOf(kKey, kFirstServer);
+    node->shard->SetCatalogueVersion(1);
+    if (owner.server == id && !node->has_key) {
+      node->has_key = true;
+      node->shard->AddKey(MakePlan(kKey, scene_.key), owner.since > 1);
+    }
+  }
+
+  std::vector<Op> ScriptOf(Rank rank) const {
+    std::vector<Op> script;
+    if (scene_.key.kind == KeyKind::kBroadcast) {
+      for (Step step = 1; step <= scene_.steps; ++step) {
+        const bool is_root = static_cast<Rank>(step / 2 % scene_.workers) == rank;
+        script.push_back({is_root ? Op::kSetValue : Op::kFetchValue, step});
+      }
+      return script;
+    }
+    const bool has_weights = scene_.key.rule != "mean";
+    const size_t segments = has_weights ? scene_.key.segments.size() : 0;
+    for (size_t i = 0; i < segments && rank == 0; ++i) {
+      script.push_back({Op::kInit, 0, StatePart::kWeights, i});
+    }
+    for (size_t i = 0; i < segments; ++i) {
+      script.push_back({Op::kFetch, 0, StatePart::kWeights, i});
+    }
+    for (Step step = 1; step <= scene_.steps; ++step) {
+      script.push_back({Op::kPush, step});
+      const bool sets = std::ranges::find(scene_.rules, step) != scene_.rules.end();
+      if (!sets) continue;
+      script.push_back({Op::kMeet, step});
+      if (rank == 0) script.push_back({Op::kInit, step, StatePart::kRule});
+      if (rank == 0) script.push_back({Op::kInit, step, StatePart::kMoment0});
+      script.push_back({Op::kMeet, step + 1000});
+    }
+    if (has_weights) script.push_back({Op::kFetch, scene_.steps, StatePart::kWeights});
+    return script;
+  }
+
+  void Fail(absl::string_view why) {
+    if (trouble_.empty()) trouble_ = std::string(why);
+  }
+
+  size_t Pick(size_t n) { return std::uniform_int_distribution<size_t>(0, n - 1)(random_); }
+  bool Chance(double p) { return std::uniform_real_distribution<double>(0, 1)(random_) < p; }
+
+  static std::vector<float> ValuesOfPush(Rank rank, Step step, size_t n) {
+    std::vector<float> values(n);
+    for (size_t i = 0; i < n; ++i) {
+      values[i] = static_cast<float>((rank + 1) * 0.37 + step * 0.11 * ((i % 3) - 1.0) + i * 0.01);
+    }
+    return values;
+  }
+
+  uint64_t OffsetOf(size_t segment) const {
+    return segment == 0 ? 0 : plan_->codecs.pull->segment_offset(segment);
+  }
+
+  Frame FrameOf(Worker* worker, const Op& op) {
+    const uint64_t n = plan_->entry.elements;
+    switch (op.kind) {
+      case Op::kPush: {
+        const bool is_absent =
+            scene_.absent != 0 && (op.step + static_cast<Step>(worker->rank)) % scene_.absent == 0;
+        const bool asks = op.step == scene_.uncompressed_from && worker->rank == 1;
+        KeyOptions options = scene_.key;
+        if (scene_.uncompressed_from != 0 && op.step > scene_.uncompressed_from) {
+          options.push = "none";
+        }
+        Frame push = is_absent
+                         ? MakeBare(FrameType::kPush, kKey, op.step, worker->rank, n, kFlagAbsent)
+                         : MakePush(kKey, op.step, worker->rank,
+                                    ValuesOfPush(worker->rank, op.step, n), options);
+        if (asks) push.header.flags |= kFlagUncompressed;
+        push.header.learning_rate = 0.1f;
+        return push;
+      }
+      case Op::kInit: {
+        Buffer payload;
+        if (op.part == StatePart::kRule) {
+          const std::string rule = absl::StrFormat("adamw(beta1=0.8%d)", op.step % 10);
+          payload = Buffer::CopyOf(std::as_bytes(std::span(rule)));
+        } else {
+          payload = EncodeFloats(std::vector<float>(scene_.key.segments[op.segment],
+                                                    0.25f + static_cast<float>(op.step)));
+        }
+        return MakeFrame(StateHeader(FrameType::kInit,
+                                     {.part = op.part,
+                                      .key = kKey,
+                                      .num_elements = n,
+                                      .element_offset = OffsetOf(op.segment)},
+                                     op.step, ++worker->requests),
+                         payload);
+      }
+      case Op::kFetch:
+        return Frame{StateHeader(FrameType::kFetch,
+                                 {.part = op.part,
+                                  .key = kKey,
+                                  .num_elements = n,
+                                  .element_offset = OffsetOf(op.segment)},
+                                 op.step, ++worker->requests),
+                     {}};
+      case Op::kSetValue: {
+        const std::vector<float> values(n, static_cast<float>(op.step));
+        return MakeFrame(BroadcastHeader(FrameType::kInit, kKey, op.step, n), EncodeFloats(values));
+      }
+      default:
+        return Frame{BroadcastHeader(FrameType::kFetch, kKey, op.step, n), {}};
+    }
+  }
+
+  // Lets a worker make its next call, if it can.
+  bool Step1(Worker* worker) {
+    if (worker->is_waiting || worker->next == worker->script.size()) return false;
+    const Op& op = worker->script[worker->next];
+    if (op.kind == Op::kMeet) {
+      met_[op.step].insert(worker->rank);
+      if (met_[op.step].size() < static_cast<size_t>(scene_.workers)) return false;
+      ++worker->next;
+      return true;
+    }
+    worker->is_waiting = true;
+    absl::StatusOr<RecoveryTable::Actions> actions =
+        worker->table->Submit({.frame = FrameOf(worker, op),
+                               .server = kFirstServer,
+                               .catalogue_version = 1,
+                               .tensor = "tensor",
+                               .is_patient = true},
+                              now_);
+    if (!actions.ok()) {
+      Fail(actions.status().message());
+    } else {
+      Perform(worker, *std::move(actions));
+    }
+    return true;
+  }
+
+  void Perform(Worker* worker, RecoveryTable::Actions actions) {
+    for (RequestTable::Outgoing& send : actions.sends) {
+      queues_[{WorkerNode(worker->rank), send.server}].push_back(send.frame);
+      sent_.push_back({worker, send.frame.header.key, send.request});
+    }
+    for (RequestTable::Answer& answer : actions.answers) {
+      const absl::StatusOr<Frame>& frame = answer.outcome.frame;
+      worker->record.push_back(
+          frame.ok() ? absl::StrFormat("%s %d flags %d base %d crc %08x",
+                                       FrameTypeName(frame->header.type), frame->header.step,
+                                       frame->header.flags & ~kFlagUnwanted,
+                                       frame->header.base_step, Crc32c(frame->payload.span()))
+                     : std::string(frame.status().message()));
+      if (!frame.ok()) Fail(frame.status().message());
+      worker->is_waiting = false;
+      ++worker->next;
+    }
+  }
+
+  void Deliver(NodeId from, Sends sends) {
+    for (Outgoing& send : sends) queues_[{from, send.to}].push_back(std::move(send.frame));
+  }
+
+  void LoseServer() {
+    auto next = std::make_shared<Membership>(*membership_);
+    if (next->servers.empty()) return;
+    const size_t which = Pick(next->servers.size());
+    const NodeId lost = next->servers[which].id;
+    next->servers.erase(next->servers.begin() + static_cast<ptrdiff_t>(which));
+    ++next->epoch;
+    // Another takes its place at once, later, or never.
+    if (next->servers.empty() || Chance(0.5)) AddServer(next.get());
+    const NodeId heir = next->servers[Pick(next->servers.size())].id;
+    if (lost == kFirstServer) next->moved[kFirstServer].fill({lost, 0});
+    for (auto& [home, slots] : next->moved) {
+      for (SlotOwner& slot : slots) {
+        if (slot.server == lost) slot = {heir, next->epoch};
+      }
+    }
+    next->MakeIndex();
+    membership_ = next;
+    // A server that was only stopped goes on for a while.
+    servers_.at(lost).is_gone = Chance(0.7);
+    for (const NodeInfo& server : next->servers) {
+      if (!servers_.contains(server.id)) {
+        Start(server.id);
+      } else {
+        servers_.at(server.id).news.push_back(membership_);
+      }
+    }
+    for (const auto& worker : workers_) worker->news.push_back(membership_);
+  }
+
+  bool IsDone() const {
+    return std::ranges::all_of(
+        workers_, [](const auto& worker) { return worker->next == worker->script.size(); });
+  }
+
+  bool IsWhole() const {
+    const Node& node = servers_.at(membership_->OwnerOf(kKey, kFirstServer).server);
+    const KeyState* const state = node.shard->Find(kKey);
+    return state != nullptr && state->rebuild.is_over();
+  }
+
+  // Runs until all scripts are done and the key is whole; returns what is wrong.
+  std::string Run() {
+    for (int moves = 0; trouble_.empty() && (!IsDone() || !IsWhole()); ++moves) {
+      if (moves > 200000) return "it does not end: " + Where();
+      if (losses_ > 0 && !IsDone() && Chance(0.004)) {
+        --losses_;
+        LoseServer();
+        continue;
+      }
+      if (!Move()) {
+        now_ += absl::Seconds(1);
+        for (const auto& worker : workers_) {
+          Perform(worker.get(), worker->table->OnTick(now_));
+        }
+      }
+    }
+    return trouble_;
+  }
+
+  // Makes one move of those that are possible now.
+  bool Move() {
+    for (const auto& [worker, key, request] : std::exchange(sent_, {})) {
+      (void)worker->table->OnSent(key, request, now_);
+    }
+    std::vector<std::function<void()>> moves;
+    for (const auto& worker : workers_) {
+      Worker* const each = worker.get();
+      if (!each->news.empty()) {
+        moves.push_back([this, each] {
+          each->membership = each->news.front();
+          each->news.pop_front();
+          Perform(each, each->table->SetMembership(each->membership, now_));
+        });
+      }
+    }
+    for (auto& [id, node] : servers_) {
+      if (!node.news.empty() && !node.is_gone) {
+        moves.push_back([this, id = id, at = &node] { Learn(id, at); });
+      }
+    }
+    for (auto& [ends, queue] : queues_) {
+      if (queue.empty()) continue;
+      moves.push_back([this, ends = ends, at = &queue] {
+        const Frame frame = at->front();
+        at->pop_front();
+        if (Chance(drop_)) return;
+        Receive(ends.first, ends.second, frame);
+      });
+    }
+    const size_t before = moves.size();
+    const size_t pick = Pick(before + 1);
+    if (pick < before) {
+      moves[pick]();
+      return true;
+    }
+    bool any = false;
+    for (const auto& worker : workers_) any |= Step1(worker.get());
+    return any || before > 0;
+  }
+
+  void Receive(NodeId from, NodeId to, const Frame& frame) {
+    if (const auto server = servers_.find(to); server != servers_.end()) {
+      if (server->second.is_gone) return;
+      if (frame.header.type == FrameType::kHello) {
+        queues_[{to, from}].push_back(MakeFrame(HelloHeader(to), EncodeHello({.node = to})));
+        return;
+      }
+      return Deliver(to, server->second.shard->OnFrame(from, frame));
+    }
+    Worker& worker = *workers_.at(to - 1);
+    // Its connection to a server that is out is closed.
+    if (worker.membership->Find(from) == nullptr) return;
+    // Headers that could not be sent must not be made.
+    const auto bytes = EncodeHeader(frame.header);
+    const absl::StatusOr<FrameHeader> header = DecodeHeader(bytes);
+    if (!header.ok()) Fail(header.status().message());
+    Perform(&worker, worker.table->OnFrame(from, frame, now_));
+  }
+
+  std::string Where() const {
+    std::string text;
+    for (const auto& worker : workers_) {
+      absl::StrAppendFormat(&text, "worker %d at %d of %d waits for %s; ", worker->rank,
+                            worker->next, worker->script.size(), worker->table->WaitingFor(kKey));
+    }
+    return text;
+  }
+
+  std::string FinalState() {
+    const SlotOwner owner = membership_->OwnerOf(kKey, kFirstServer);
+    const KeyState* const state = servers_.at(owner.server).shard->Find(kKey);
+    if (state == nullptr) return "no key";
+    if (scene_.key.kind == KeyKind::kBroadcast) return "";
+    const Buffer bytes = EncodeSnapshot(*state->plan, state->dense);
+    return absl::StrFormat("step %d, %d bytes, crc %08x", state->dense.last_step, bytes.size(),
+                           Crc32c(bytes.span()));
+  }
+
+  struct Sent {
+    Worker* worker;
+    Key key;
+    uint64_t request;
+  };
+
+  const Scene scene_;
+  std::mt19937_64 random_;
+  int losses_;
+  double drop_;
+  absl::Time now_ = absl::UnixEpoch();
+  std::shared_ptr<const KeyPlan> plan_;
+  std::shared_ptr<const Membership> membership_;
+  NodeId next_server_ = kFirstServer;
+  std::map<NodeId, Node> servers_;
+  std::vector<std::unique_ptr<Worker>> workers_;
+  std::map<std::pair<NodeId, NodeId>, std::deque<Frame>> queues_;
+  std::map<Step, std::set<Rank>> met_;
+  std::vector<Sent> sent_;
+  std::string trouble_;
+};
+
+std::vector<Scene> Scenes() {
+  return {
+      {.name = "Mean", .key = {}},
+      {.name = "OneBit", .key = {.push = "ef(onebit)", .pull = "onebit"}},
+      {.name = "FeedbackBothWays",
+       .key = {.push = "ef(onebit)", .pull = "ef(onebit)"},
+       .snapshot_every = 4},
+      {.name = "Uncompressed",
+       .key = {.push = "ef(onebit)", .pull = "ef(onebit)"},
+       .snapshot_every = 5,
+       .uncompressed_from = 7},
+      {.name = "UncompressedWithoutState",
+       .key = {.push = "ef(onebit)", .pull = "none"},
+       .uncompressed_from = 7},
+      {.name = "Absent",
+       .key = {.push = "none", .pull = "ef(onebit)"},
+       .snapshot_every = 2,
+       .absent = 3},
+      {.name = "Adam",
+       .key = {.push = "int4", .pull = "delta(int4)", .rule = "adamw"},
+       .snapshot_every = 6,
+       .rules = {3, 4, 11}},
+      {.name = "Momentum",
+       .key = {.push = "none", .pull = "none", .segments = {3, 5}, .rule = "sgd(momentum=0.9)"},
+       .snapshot_every = 3},
+      {.name = "Broadcast", .key = {.segments = {16}, .kind = KeyKind::kBroadcast}},
+  };
+}
+
+class RecoverySearch : public ::testing::TestWithParam<int> {};
+
+TEST_P(RecoverySearch, EveryAnswerIsThatOfAJobWithoutALoss) {
+  Scene scene = Scenes()[static_cast<size_t>(GetParam())];
+  World undisturbed(scene, 1, 0, 0);
+  ASSERT_EQ(undisturbed.Run(), "") << scene.name;
+  const std::string final_state = undisturbed.FinalState();
+  uint64_t recoveries = 0;
+  uint64_t repeated = 0;
+  for (uint64_t seed = 0; seed < 1000; ++seed) {
+    World world(scene, seed, 1 + static_cast<int>(seed % 7), seed % 2 == 0 ? 0 : 0.05);
+    ASSERT_EQ(world.Run(), "") << scene.name << " seed " << seed << "\n" << world.Where();
+    for (size_t i = 0; i < world.workers_.size(); ++i) {
+      ASSERT_EQ(world.workers_[i]->record, undisturbed.workers_[i]->record)
+          << scene.name << " seed " << seed << " worker " << i;
+      recoveries += world.workers_[i]->table->recovery_stats().recoveries;
+      repeated += world.workers_[i]->table->recovery_stats().pushes_repeated;
+    }
+    if (world.losses_ == 0) {
+      ASSERT_EQ(world.FinalState(), final_state) << scene.name << " seed " << seed;
+    }
+  }
+  EXPECT_GT(recoveries, 100u) << scene.name;
+  if (scene.snapshot_every > 0) EXPECT_GT(repeated, 100u) << scene.name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Scenes, RecoverySearch, ::testing::Range(0, 9), [](const auto& of) {
+  return Scenes()[static_cast<size_t>(of.param)].name;
+});
+
+}  // namespace
+}  // namespace bdn::testing
