@@ -12,6 +12,8 @@ namespace {
 constexpr size_t kMaxBarriers = 4096;
 // The most texts of waits that the history shows.
 constexpr size_t kMostWaits = 8;
+// The most changes of the membership whose texts are kept.
+constexpr size_t kMostChanges = 64;
 // The interval at which a decision is tried again that could not be logged.
 constexpr absl::Duration kLogRetry = absl::Seconds(1);
 
@@ -799,9 +801,8 @@ void Job::GoOnWithoutServer(const NodeInfo& gone, const std::string& how) {
   table_.EvictServer(gone.id, Evicted("the job goes on without %s, which %s", name, how),
                      BytesOfHomes());
   const Membership& now = *table_.membership();
-  Happened("goes on", absl::StrFormat(
-                          "epoch %d, with %d of %d servers: without server %d, which %s", now.epoch,
-                          now.servers.size(), options_.config.num_servers, gone.rank, how));
+  GoesOn(absl::StrFormat("with %d of %d servers: without server %d, which %s", now.servers.size(),
+                         options_.config.num_servers, gone.rank, how));
   OnServersChanged();
 }
 
@@ -819,8 +820,8 @@ void Job::OnServerJoined(const ServerJoined& event, absl::Time now) {
   }
   Happened("joined", name);
   const Membership& all = *table_.membership();
-  Happened("goes on", absl::StrFormat("epoch %d, with %d of %d servers: %s", all.epoch,
-                                      all.servers.size(), options_.config.num_servers, what));
+  GoesOn(absl::StrFormat("with %d of %d servers: %s", all.servers.size(),
+                         options_.config.num_servers, what));
   OnServersChanged();
 }
 
@@ -862,9 +863,8 @@ void Job::GoOnWithout(const RosterMember& gone, const std::string& how) {
   declarations_.OnMembership(table_.membership());
   MakeWorkersView();
   ChangeForAll();
-  Happened("goes on", absl::StrFormat("epoch %d, with %d of %d workers: without %s, which %s",
-                                      table_.membership()->epoch, roster_.size(),
-                                      options_.config.num_workers, NameOf(gone), how));
+  GoesOn(absl::StrFormat("with %d of %d workers: without %s, which %s", roster_.size(),
+                         options_.config.num_workers, NameOf(gone), how));
   // Its own calls first: nothing that they wait for concerns it any more.
   CompleteAll(calls_.Of(gone.node), evicted);
   for (auto next = barriers_.begin(); next != barriers_.end();) {
@@ -884,6 +884,13 @@ void Job::GoOnWithout(const RosterMember& gone, const std::string& how) {
   AnswerChangedDeclarations();
   leaving_.Remove(gone);
   if (leaving_.full()) EndWork();
+}
+
+void Job::GoesOn(std::string text) {
+  const Epoch epoch = table_.membership()->epoch;
+  Happened("goes on", absl::StrFormat("epoch %d, %s", epoch, text));
+  changes_[epoch] = std::move(text);
+  if (changes_.size() > kMostChanges) changes_.erase(changes_.begin());
 }
 
 void Job::Happened(const char* kind, std::string text) {

@@ -159,6 +159,9 @@ class Job {
   // Returns the keys for which a server answers, summed up. Slots that have moved count for a
   // sixteenth of their home's keys each.
   Placer::Load LoadOf(NodeId server) const;
+  // Returns what has become of the nodes since the job began, by the epochs that began so: "with 1
+  // of 2 servers: without server 1, which ...". The latest few only.
+  const std::map<Epoch, std::string>& changes() const { return changes_; }
   // Null where the options ask for no history.
   const History* history() const { return history_.get(); }
   // Returns what open calls wait for, each text once, but not more than a few.
@@ -248,6 +251,8 @@ class Job {
 
   // Adds an event to the history, if there is one, at the latest time that was told.
   void Happened(const char* kind, std::string text);
+  // Notes how the job goes on in the epoch that has begun.
+  void GoesOn(std::string text);
 
   const JobOptions options_;
   JobLog* log_;  // null where there is none, and while events are replayed
@@ -280,6 +285,7 @@ class Job {
   // The membership that servers are told once the work is done.
   std::shared_ptr<const Membership> last_view_;
   Revision revision_;
+  std::map<Epoch, std::string> changes_;
 
   Declarations declarations_;
   // A barrier, and the numbers of the arrivals at it that have one.
