@@ -43,7 +43,6 @@ constexpr char kLoopback6[] = "::1";
 // A line that does not end is shown after this time as far as it has come.
 constexpr std::chrono::milliseconds kPatience{200};
 constexpr size_t kMostOthers = 8;  // named besides the cause
-constexpr size_t kScheduler = 0;   // its number among the processes
 
 using Json = nlohmann::ordered_json;
 
@@ -285,6 +284,19 @@ std::vector<std::string> LocalJob::SchedulerArgv(const std::string& listen,
   return argv;
 }
 
+std::vector<std::string> LocalJob::ServerArgv(int server) const {
+  const std::string listen = options_.over_ipc
+                                 ? absl::StrFormat("ipc://%s/server-%d", directory_, server)
+                                 : "tcp://" + Advertised("0");
+  std::vector<std::string> argv = {"bandoneon-server", absl::StrFormat("--rank=%d", server),
+                                   "--listen=" + listen};
+  if (options_.counts) argv.push_back("--metrics-file=" + MetricsFile(server));
+  if (options_.advertise == kLoopback6 && !IsSaid("BANDONEON_HEALTH_LISTEN", options_.settings)) {
+    argv.push_back("--health-listen=" + Advertised("0"));
+  }
+  return argv;
+}
+
 absl::Status LocalJob::StartDaemons() {
   if (absl::Status made = MakeToken(); !made.ok()) return made;
   // The watch begins before the scheduler does, so that its file is not missed.
@@ -304,16 +316,7 @@ absl::Status LocalJob::StartDaemons() {
   if (status.ok()) status = AwaitPort(watch_fd);
   close(watch_fd);
   for (int i = 0; status.ok() && i < options_.servers; ++i) {
-    const std::string listen = options_.over_ipc
-                                   ? absl::StrFormat("ipc://%s/server-%d", directory_, i)
-                                   : "tcp://" + Advertised("0");
-    std::vector<std::string> argv = {"bandoneon-server", absl::StrFormat("--rank=%d", i),
-                                     "--listen=" + listen};
-    if (options_.counts) argv.push_back("--metrics-file=" + MetricsFile(i));
-    if (options_.advertise == kLoopback6 && !IsSaid("BANDONEON_HEALTH_LISTEN", options_.settings)) {
-      argv.push_back("--health-listen=" + Advertised("0"));
-    }
-    status = StartDaemon(absl::StrFormat("server %d", i), argv);
+    status = StartDaemon(absl::StrFormat("server %d", i), ServerArgv(i));
   }
   for (int i = 0; status.ok() && i < options_.hosts; ++i) {
     status = StartDaemon(
@@ -513,10 +516,11 @@ std::optional<size_t> LocalJob::MemberOf(size_t process) const {
 }
 
 bool LocalJob::GoesOnWithout(const Failure& ended) {
+  if (is_server(ended.process)) return GoesOnWithoutServer(ended);
   const std::optional<size_t> member = MemberOf(ended.process);
   if (options_.min_workers == 0 || phase_ != Phase::kRunning || !member) return false;
   // A job that lacks a worker before it has begun never begins.
-  if (options_.logs_begin && !has_begun_) return false;
+  if (!MayHaveBegun()) return false;
   // The processes of a host whose daemon is gone end with errors of their own.
   for (const Failure& lost : lost_) {
     if (MemberOf(lost.process) == member) return true;
@@ -531,6 +535,23 @@ bool LocalJob::GoesOnWithout(const Failure& ended) {
   return true;
 }
 
+bool LocalJob::IsLostServer(const Failure& ended) const {
+  if (!is_server(ended.process) || !options_.may_lose_servers) return false;
+  if (phase_ != Phase::kRunning || !MayHaveBegun()) return false;
+  return ended.code > 128 || ended.code == kEvictedCode;
+}
+
+bool LocalJob::GoesOnWithoutServer(const Failure& ended) {
+  if (!IsLostServer(ended)) return false;
+  int left = 0;
+  for (size_t i = kScheduler + 1; i < host(0); ++i) left += group_.alive(i) ? 1 : 0;
+  if (left == 0) return false;
+  lost_servers_.push_back(ended);
+  Say(absl::StrFormat("%s; the job goes on with %d of %d servers", DescribeEnd(ended), left,
+                      options_.servers));
+  return true;
+}
+
 bool LocalJob::IsLostScheduler(const Failure& ended) const {
   if (ended.process != kScheduler || options_.restarts == 0) return false;
   // Once the job ends, also because of another process, nobody needs the scheduler again.
@@ -539,49 +560,55 @@ bool LocalJob::IsLostScheduler(const Failure& ended) const {
 }
 
 bool LocalJob::IsStartedAgain(const Failure& ended) {
-  if (!IsLostScheduler(ended)) return false;
-  if (restarts_.size() >= static_cast<size_t>(options_.restarts)) return false;
+  const bool is_scheduler = IsLostScheduler(ended);
+  if (!is_scheduler && !IsLostServer(ended)) return false;
+  if (num_restarts_ >= options_.restarts) return false;
   const std::string end = ended.code == 0
                               ? absl::StrFormat("%s (pid %d) was told to end",
                                                 group_.name(kScheduler), group_.pid(kScheduler))
                               : DescribeEnd(ended);
-  // At the same addresses, which nodes and people know.
-  const absl::Status started = group_.StartAgain(
-      kScheduler, DaemonSpec("scheduler", SchedulerArgv(scheduler_address_, page_address_)));
+  // A scheduler serves at the same addresses, which nodes and people know. A server tells its own
+  // when it joins.
+  const std::vector<std::string> argv =
+      is_scheduler ? SchedulerArgv(scheduler_address_, page_address_)
+                   : ServerArgv(static_cast<int>(ended.process - kScheduler) - 1);
+  const absl::Status started =
+      group_.StartAgain(ended.process, DaemonSpec(group_.name(ended.process), argv));
   if (!started.ok()) {
     Say(std::string(started.message()));
     return false;
   }
-  has_left_job_ = false;
-  restarts_.push_back(end);
+  if (is_scheduler) has_left_job_ = false;
+  restarts_[ended.process].push_back(end);
   Say(absl::StrFormat("%s; it is started again, %d of %d times, and goes on with the job", end,
-                      restarts_.size(), options_.restarts));
+                      ++num_restarts_, options_.restarts));
   return true;
 }
 
 std::string LocalJob::WithRestarts(std::string line) const {
-  if (restarts_.empty()) return line;
-  if (!line.empty()) line += "; ";
-  line +=
-      restarts_.size() == 1
-          ? "the scheduler was started again once, after "
-          : absl::StrFormat("the scheduler was started again %d times, after ", restarts_.size());
-  for (size_t i = 0; i < std::min(restarts_.size(), kMostOthers); ++i) {
-    absl::StrAppendFormat(&line, "%s%s", i == 0 ? "" : ", ", restarts_[i]);
-  }
-  if (restarts_.size() > kMostOthers) {
-    absl::StrAppendFormat(&line, " and %d more", restarts_.size() - kMostOthers);
+  for (const auto& [process, ends] : restarts_) {
+    absl::StrAppendFormat(&line, "%s%s was started again ", line.empty() ? "" : "; ",
+                          process == kScheduler ? "the scheduler" : group_.name(process));
+    line += ends.size() == 1 ? "once, after " : absl::StrFormat("%d times, after ", ends.size());
+    for (size_t i = 0; i < std::min(ends.size(), kMostOthers); ++i) {
+      absl::StrAppendFormat(&line, "%s%s", i == 0 ? "" : ", ", ends[i]);
+    }
+    if (ends.size() > kMostOthers) {
+      absl::StrAppendFormat(&line, " and %d more", ends.size() - kMostOthers);
+    }
   }
   return line;
 }
 
 void LocalJob::SayHowItEnded() {
   std::string names;
-  for (const Failure& lost : lost_) {
-    if (!names.empty()) names += "; ";
-    names += DescribeEnd(lost);
+  for (const auto* each : {&lost_, &lost_servers_}) {
+    for (const Failure& lost : *each) {
+      if (!names.empty()) names += "; ";
+      names += DescribeEnd(lost);
+    }
   }
-  const bool tells_lost = code_ == 0 && !lost_.empty();
+  const bool tells_lost = code_ == 0 && !names.empty();
   const std::string line = WithRestarts(
       tells_lost ? "the job has ended without those that it lost: " + names : std::string());
   if (!line.empty()) Say(line);
@@ -646,7 +673,10 @@ bool LocalJob::SayCause() {
   std::getline(file, reason);
   // A job that has failed may owe that to one that it was to go on without.
   const bool has_failed = !failures_.empty() || !names.empty();
-  if (has_failed) failures_.insert(failures_.end(), lost_.begin(), lost_.end());
+  if (has_failed) {
+    failures_.insert(failures_.end(), lost_.begin(), lost_.end());
+    failures_.insert(failures_.end(), lost_servers_.begin(), lost_servers_.end());
+  }
   std::optional<Failure> cause = FindCause(names, reason);
   if (!cause && !failures_.empty()) cause = failures_.front();
   if (!cause) return false;

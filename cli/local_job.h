@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -39,8 +40,12 @@ struct JobOptions {
   // The setting min-workers: a worker that a signal ends is not the end of the job while so many
   // are left, or so many host daemons where there are hosts. 0: all are needed.
   int min_workers = 0;
-  // A scheduler that a signal ends is started again so often, and goes on with the job. It then
-  // keeps a journal, in the job's directory unless the settings name another one.
+  // Whether a server that a signal ends is not the end of the job while another server runs, or
+  // while it is started again; by the setting replay-steps.
+  bool may_lose_servers = false;
+  // A scheduler that a signal ends is started again so often, and goes on with the job; so are
+  // servers, within the same number, where may_lose_servers says so. The scheduler then keeps a
+  // journal, in the job's directory unless the settings name another one.
   int restarts = 0;
   bool logs_begin = true;   // whether the scheduler's log has the lines of level info
   std::string seed;         // of the scheduler; "": its default
@@ -55,9 +60,9 @@ struct JobOptions {
 };
 
 // A whole job on this machine, but for workers that run elsewhere: a scheduler, servers and
-// workers, from start to end. When one of them fails all are ended, unless min_workers says that
-// the others go on or restarts that the scheduler does, and also when a signal comes for us. Not
-// thread-safe.
+// workers, from start to end. When one of them fails all are ended, unless min_workers or
+// may_lose_servers says that the others go on or restarts that it is started again, and also when a
+// signal comes for us. Not thread-safe.
 class LocalJob {
  public:
   // Handles a line that a worker wrote to its standard output.
@@ -120,6 +125,8 @@ class LocalJob {
     kEndingDaemons,  // all workers have ended, and the daemons were told to
   };
 
+  static constexpr size_t kScheduler = 0;  // its number among the processes
+
   size_t host(int number) const { return 1 + static_cast<size_t>(options_.servers + number); }
   size_t worker(int rank) const { return host(options_.hosts + rank); }
   int workers_per_host() const { return options_.workers / std::max(options_.hosts, 1); }
@@ -127,6 +134,7 @@ class LocalJob {
   // Returns whether the scheduler means this process by the name of a node.
   bool IsNode(size_t process, const std::string& name) const;
   bool is_worker(size_t process) const { return process >= worker(0); }
+  bool is_server(size_t process) const { return process > kScheduler && process < host(0); }
   bool WorkersAlive() const;
   std::string FailureFile() const { return directory_ + "/failure"; }
   std::string PagePortFile() const { return directory_ + "/http-port"; }
@@ -147,6 +155,7 @@ class LocalJob {
   // one with its page.
   std::vector<std::string> SchedulerArgv(const std::string& listen,
                                          const std::string& http_listen) const;
+  std::vector<std::string> ServerArgv(int server) const;
   void ReadPageUrl();
   absl::Status AwaitPort(int watch_fd);
   void HandleEnd(size_t process, int code);
@@ -156,15 +165,21 @@ class LocalJob {
     int code;  // 0 where it did not end by itself
   };
   // Returns whether the job goes on although this process has ended with an error: it is a worker,
-  // or a host's daemon, which a signal ended or which the job had gone on without, and enough are
-  // left. Notes that, and says so.
+  // a host's daemon or a server, which a signal ended or which the job had gone on without, and
+  // enough are left. Notes that, and says so.
   bool GoesOnWithout(const Failure& ended);
+  bool GoesOnWithoutServer(const Failure& ended);
+  // Returns whether all nodes have joined, as far as the scheduler's log tells.
+  bool MayHaveBegun() const { return has_begun_ || !options_.logs_begin; }
   // Returns whether a signal has ended the scheduler, or told it to end, so that another one can go
   // on with the job.
   bool IsLostScheduler(const Failure& ended) const;
-  // Returns whether the scheduler was lost, and was started again. Notes that, and says so.
+  // Returns whether this is a server without which the job goes on, for a while at least.
+  bool IsLostServer(const Failure& ended) const;
+  // Returns whether the scheduler or a server was lost, and was started again. Notes that, and says
+  // so.
   bool IsStartedAgain(const Failure& ended);
-  // Returns the line with the restarts of the scheduler behind it, if there were any.
+  // Returns the line with the restarts behind it, if there were any.
   std::string WithRestarts(std::string line) const;
   // Returns the host, or without hosts the worker, to which a process belongs; nothing for the
   // scheduler and the servers.
@@ -204,7 +219,11 @@ class LocalJob {
   std::vector<Failure> failures_;  // in the order of their ends
   // The first end of each member without which the job goes on, in their order.
   std::vector<Failure> lost_;
-  std::vector<std::string> restarts_;  // the end of each scheduler that was started again
+  // The servers without which it does and that are not started again, likewise.
+  std::vector<Failure> lost_servers_;
+  // The ends of the processes that were started again, by process.
+  std::map<size_t, std::vector<std::string>> restarts_;
+  int num_restarts_ = 0;
   // Whether all nodes have joined, as the scheduler's log tells. A job that lacks a worker before
   // that never begins.
   bool has_begun_ = false;

@@ -32,7 +32,7 @@ constexpr Flag kFlags[] = {
     {"http-listen", 0, "HOST:PORT", "a page for browsers that shows the job, e.g. 127.0.0.1:0"},
     {"seed", 0, "NUMBER", "seed of every random draw of the run"},
     {"set", 0, "NAME=VALUE", "any other setting of scheduler, servers and workers; repeatable"},
-    {"restarts", 0, "COUNT", "start the scheduler again when a signal ended it, so often [0]"},
+    {"restarts", 0, "COUNT", "start scheduler and servers again that a signal ended, so often [0]"},
     {"linger", 0, "TIME", "after one process failed the others may end on their own so long [6s]"},
     {"grace", 0, "TIME", "from SIGTERM to SIGKILL [5s]"},
 };
@@ -47,7 +47,9 @@ constexpr char kUsageText[] =
     "and\n"
     "SIGTERM on, and ends all when one fails; with --set min-workers=N a worker that a signal "
     "ends is not the\n"
-    "end while N are left. Returns 0 when all workers that were not lost did, else the code of "
+    "end while N are left, and neither is a server while another runs, unless --set replay-steps=0 "
+    "says so.\n"
+    "Returns 0 when all workers that were not lost did, else the code of "
     "the\n"
     "process that failed first (128 + N when signal N ended it, 1 when it did not end by itself); "
     "the last\n"
@@ -62,10 +64,11 @@ constexpr char kUsageText[] =
     "\n"
     "With --restarts=N the scheduler keeps a journal in the job's private directory. When a signal "
     "ends it,\n"
-    "it is started again at its address, N times in all, and goes on with the job; servers and "
-    "workers wait\n"
-    "for it. They are not started again themselves. The last line says how often the scheduler "
-    "was.\n"
+    "it is started again at its address and goes on with the job; servers and workers wait for it. "
+    "A server\n"
+    "that a signal ends is started again, too, and joins the job that runs. These are N times in "
+    "all. Workers\n"
+    "are not started again. The last line says what was started again, how often and why.\n"
     "\n"
     "With --ssh the scheduler and the servers are here, and workers there: in this directory, "
     "which all hosts\n"
@@ -83,7 +86,7 @@ constexpr char kExamples[] =
     "  bandoneon run -n 2 -s 1 --http-listen 127.0.0.1:0 -- python train.py   # with a page for "
     "browsers\n"
     "  bandoneon run --hosts 2 --procs-per-host 2 -s 2 -- python train.py\n"
-    "  bandoneon run -n 2 -s 2 --restarts 3 -- python train.py   # survives a lost scheduler\n"
+    "  bandoneon run -n 2 -s 2 --restarts 3 -- python train.py   # survives lost daemons\n"
     "  bandoneon run --ssh a:2,b:2 -s 2 --set insecure=true -- python train.py\n"
     "  bandoneon run -n 4 -s 2 --seed 7 --set threads=1 --set lease-timeout=10s -- ./train\n";
 
@@ -188,6 +191,13 @@ absl::StatusOr<JobOptions> ReadOptions(const CommandFlags& flags) {
     return absl::InvalidArgumentError(
         absl::StrFormat("setting min-workers is '%s', which is no number", fewest));
   }
+  const std::string replayed = SettingOf(options.settings, "BANDONEON_REPLAY_STEPS");
+  int64_t replay_steps = 1;  // some, where the scheduler's default counts
+  if (!replayed.empty() && !absl::SimpleAtoi(replayed, &replay_steps)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("setting replay-steps is '%s', which is no number", replayed));
+  }
+  options.may_lose_servers = replay_steps > 0;
   const std::string level = SettingOf(options.settings, "BANDONEON_LOG_LEVEL");
   options.logs_begin = level.empty() || level == "info" || level == "debug";
   return options;

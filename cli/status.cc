@@ -76,7 +76,7 @@ std::string RankOf(const Json& node) {
   return node.at("rank").get<int64_t>() < 0 ? "?" : Number(node.at("rank"));
 }
 
-// Returns "here", "left", or "lost" of a worker without which the job goes on.
+// Returns "here", "left", or "lost" of a node without which the job goes on.
 std::string WhereIs(const Json& node) {
   if (node.at("lost").get<bool>()) return "lost";
   return node.at("left").get<bool>() ? "left" : "here";

@@ -35,6 +35,31 @@ void Declarations::Begin(std::shared_ptr<const Membership> membership) {
   }
 }
 
+void Declarations::OnMembership(std::shared_ptr<const Membership> membership) {
+  membership_ = std::move(membership);
+  std::map<NodeId, PlacementVersion> before;
+  before.swap(installed_);
+  installed_versions_.clear();
+  for (const NodeInfo& server : membership_->servers) {
+    const auto known = before.find(server.id);
+    const PlacementVersion version = known == before.end() ? PlacementVersion() : known->second;
+    installed_[server.id] = version;
+    installed_versions_.insert(version);
+  }
+  CheckPlanned();
+}
+
+std::optional<PlacementVersion> Declarations::InstalledEverywhere() const {
+  if (installed_versions_.empty()) return std::nullopt;
+  return *installed_versions_.begin();
+}
+
+void Declarations::CheckPlanned() {
+  for (const auto& [number, batch] : batches_) {
+    if (batch.version.has_value()) changed_.insert(number);
+  }
+}
+
 absl::Status Declarations::Check(const RosterMember& member,
                                  const std::vector<TensorDeclaration>& tensors) const {
   std::vector<const TensorDeclaration*> fresh;
@@ -79,7 +104,8 @@ absl::Status Declarations::CheckRoom(const std::vector<const TensorDeclaration*>
         tensors, limits_.max_tensors);
   }
   const uint64_t most = std::min(limits_.max_job_bytes, kMostBytes);
-  const uint64_t servers = membership_->servers.size();
+  // Of a job that has lost all its servers, one is still to hold everything.
+  const uint64_t servers = std::max<uint64_t>(membership_->servers.size(), 1);
   uint64_t bytes = totals_.tensor_bytes;
   uint64_t server_bytes = totals_.server_bytes;
   for (const TensorDeclaration* tensor : replaced) {
@@ -296,7 +322,7 @@ void Declarations::RemoveRetired(const std::vector<uint32_t>& tensors) {
 }
 
 void Declarations::Publish(std::shared_ptr<CatalogueDelta> delta) {
-  delta->version = {version_.epoch, version_.catalogue + 1};
+  delta->version = {membership_->epoch, version_.catalogue + 1};
   delta->first_tensor = next_tensor_;
   next_tensor_ += static_cast<uint32_t>(delta->tensors.size());
   version_ = delta->version;
@@ -348,7 +374,10 @@ std::optional<absl::StatusOr<DeclarationAnswer>> Declarations::AnswerOf(
   const Batch& batch = found->second;
   if (!batch.declared.failure().ok()) return batch.declared.failure();
   if (batch.version.has_value()) {
-    if (batch.version->catalogue > InstalledEverywhere().catalogue) return std::nullopt;
+    const std::optional<PlacementVersion> installed = InstalledEverywhere();
+    if (!installed.has_value() || batch.version->catalogue > installed->catalogue) {
+      return std::nullopt;
+    }
     return DeclarationAnswer{.version = *batch.version};
   }
   const std::optional<uint32_t> wanted = batch.declared.WantedFrom(member);
@@ -372,8 +401,9 @@ std::string Declarations::WaitedFor(uint64_t number) const {
   if (!batch.version.has_value()) {
     return absl::StrFormat("waiting for %s to declare the same tensors", batch.declared.Missing());
   }
+  if (membership_->servers.empty()) return "waiting for a server to join, because all are lost";
   for (const NodeInfo& server : membership_->servers) {
-    if (installed_.at(server.id) < *batch.version) {
+    if (installed_.at(server.id).catalogue < batch.version->catalogue) {
       return absl::StrFormat("waiting for %s to install catalogue %d",
                              MembershipTable::Describe(server), batch.version->catalogue);
     }
@@ -403,15 +433,12 @@ absl::Status Declarations::Acknowledge(NodeId server, PlacementVersion version) 
   BDN_RETURN_IF_ERROR(CheckAcknowledges(server, version));
   const auto found = installed_.find(server);
   if (version <= found->second) return absl::OkStatus();
-  const PlacementVersion before = InstalledEverywhere();
+  const std::optional<PlacementVersion> before = InstalledEverywhere();
   installed_versions_.erase(installed_versions_.find(found->second));
   installed_versions_.insert(version);
   found->second = version;
   // Only the slowest server's progress can end a batch.
-  if (InstalledEverywhere() == before) return absl::OkStatus();
-  for (const auto& [number, batch] : batches_) {
-    if (batch.version.has_value()) changed_.insert(number);
-  }
+  if (InstalledEverywhere() != before) CheckPlanned();
   return absl::OkStatus();
 }
 

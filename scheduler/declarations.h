@@ -42,6 +42,9 @@ class Declarations {
   // Takes the membership, once all nodes have joined. To be called once, before anything is
   // declared.
   void Begin(std::shared_ptr<const Membership> membership);
+  // Takes a later membership. Declarations wait for its servers only; one that is new has
+  // installed nothing. Where it has none, they wait until it has.
+  void OnMembership(std::shared_ptr<const Membership> membership);
 
   // Returns whether this is the member's last declaration again, which its number tells.
   bool IsRepeated(const RosterMember& member, const DeclarationPart& part) const;
@@ -87,7 +90,7 @@ class Declarations {
   // Forgets all batches, because the job has failed.
   void Abandon() { batches_.clear(); }
 
-  // The latest placement.
+  // The latest placement. Its epoch is that in which its version was added.
   PlacementVersion version() const { return version_; }
   // The number of batches whose end some worker has still to be told.
   size_t num_batches() const { return batches_.size(); }
@@ -154,12 +157,14 @@ class Declarations {
   void RemoveRetired(const std::vector<uint32_t>& tensors);
   // Publishes a delta as the next version.
   void Publish(std::shared_ptr<CatalogueDelta> delta);
-  // Returns the latest placement that all servers have installed.
-  PlacementVersion InstalledEverywhere() const { return *installed_versions_.begin(); }
+  // Returns the latest placement that all servers have installed; nothing where there is no server.
+  std::optional<PlacementVersion> InstalledEverywhere() const;
+  // Notes that batches may have ended, because others have to install them or have done so.
+  void CheckPlanned();
 
   const JobConfig config_;
   const DeclarationLimits limits_;
-  std::shared_ptr<const Membership> membership_;  // null until Begin
+  std::shared_ptr<const Membership> membership_;  // the latest; null until Begin
   Roster roster_;
   Roster leaving_;
   size_t num_ranks_ = 0;  // of all that have joined
@@ -177,7 +182,7 @@ class Declarations {
   // Tensors with which some workers are done, and others are not.
   std::map<uint32_t, Done> done_with_;
   std::optional<Placer> placer_;                        // set by Begin
-  std::map<NodeId, PlacementVersion> installed_;        // by server
+  std::map<NodeId, PlacementVersion> installed_;        // by server that is present
   std::multiset<PlacementVersion> installed_versions_;  // the values of installed_, sorted
 
   std::map<uint64_t, Batch> batches_;

@@ -12,6 +12,8 @@ namespace {
 constexpr size_t kMaxBarriers = 4096;
 // The most texts of waits that the history shows.
 constexpr size_t kMostWaits = 8;
+// The most changes of the membership whose texts are kept.
+constexpr size_t kMostChanges = 64;
 // The interval at which a decision is tried again that could not be logged.
 constexpr absl::Duration kLogRetry = absl::Seconds(1);
 
@@ -20,6 +22,7 @@ constexpr absl::Duration kLogRetry = absl::Seconds(1);
 Job::Job(JobOptions options, absl::Time now, JobLog* log)
     : options_(std::move(options)),
       log_(log),
+      is_logged_(log != nullptr),
       now_(now),
       history_(options_.keeps_history ? std::make_unique<History>(options_.config.num_workers +
                                                                   options_.config.num_servers)
@@ -48,12 +51,14 @@ absl::Status Job::Record(const JobEvent& event) {
 
 void Job::Resume(const std::vector<JobEvent>& events, absl::Time now) {
   JobLog* const log = std::exchange(log_, nullptr);
+  is_logged_ = true;
   for (const JobEvent& event : events) Replay(event, now);
   Replay(JobResumed(), now);
   completions_.clear();
   // Whoever has left may not have the answer, and asks again while its lease lasts.
   if (work_done_) table_.TakeBackLeft();
   table_.RenewLeases(now);
+  if (servers_deadline_ < absl::InfiniteFuture()) servers_deadline_ = now + options_.join_timeout;
   log_ = log;
 }
 
@@ -74,6 +79,11 @@ void Job::Replay(const JobEvent& event, absl::Time now) {
     (void)Retire(retired->node, retired->tensors, now);
   } else if (const auto* lost = std::get_if<NodeLost>(&event)) {
     TakeOut(lost->node, lost->how);
+  } else if (const auto* joined = std::get_if<ServerJoined>(&event)) {
+    const bool may_join = MayLoseServers() && state() == State::kRunning;
+    if (may_join && table_.CanAdmit(joined->server, joined->join_id, joined->lost)) {
+      OnServerJoined(*joined, now);
+    }
   } else if (const auto* ended = std::get_if<CallEnded>(&event)) {
     const std::vector<CallId> waiting = calls_.Of(ended->subject, ended->node);
     for (const CallId call : waiting) EndWait(call, Cancelled("the call was given up"));
@@ -86,6 +96,7 @@ void Job::Replay(const JobEvent& event, absl::Time now) {
     Stop(stopped->why);
   } else if (std::get_if<JobResumed>(&event) != nullptr) {
     calls_.Clear();
+    newcomers_.clear();
   } else if (const auto* state = std::get_if<BarrierState>(&event)) {
     Meeting& meeting = barriers_.try_emplace(state->barrier, roster_).first->second;
     for (const auto& [node, numbers] : state->arrivals) {
@@ -165,6 +176,9 @@ void Job::Withdraw(const WaitingCall& call) {
       return;
     case WaitSubject::Kind::kDeclare:  // A later call with the same list goes on with the batch.
       return;
+    case WaitSubject::Kind::kVacancy:
+      newcomers_.erase(call.subject.batch);
+      return;
     case WaitSubject::Kind::kBarrier: {
       const auto barrier = barriers_.find(call.subject.barrier);
       if (barrier == barriers_.end()) return;  // the barrier has ended meanwhile
@@ -197,6 +211,8 @@ std::string Job::WaitedFor(const WaitingCall& call) const {
       return "waiting to leave with " + leaving_.Missing();
     case WaitSubject::Kind::kDeclare:
       return declarations_.WaitedFor(call.subject.batch);
+    case WaitSubject::Kind::kVacancy:
+      return WaitOfServers();
   }
   return "";
 }
@@ -228,8 +244,10 @@ void Job::Cancel(CallId call_id) {
 
 void Job::EndWait(CallId call_id, const absl::Status& status) {
   const WaitingCall call = *calls_.Find(call_id);
-  // While another call of the node waits for the same, nothing is withdrawn.
-  if (calls_.Of(call.subject, call.node).size() == 1) {
+  // While another call of the node waits for the same, nothing is withdrawn. A server that waits
+  // for a vacancy is none of the job's nodes, and the log does not know it.
+  const bool is_node = call.subject.kind != WaitSubject::Kind::kVacancy;
+  if (is_node && calls_.Of(call.subject, call.node).size() == 1) {
     const absl::Status logged = Record(CallEnded{call.node, call.subject});
     // A node that waits to leave goes on waiting. Any other wait is over all the same, because its
     // caller is gone; the next scheduler then takes the node for one that has come.
@@ -306,11 +324,15 @@ absl::Status Job::CheckJoin(const JoinRequest& request, uint32_t version) const 
                               request.host, request.job_id);
   }
   BDN_RETURN_IF_ERROR(CheckEndpoints(request));
-  return CheckTakesMore();
+  return CheckTakesMore(request.role);
 }
 
-absl::Status Job::CheckTakesMore() const {
+absl::Status Job::CheckTakesMore(Role role) const {
   const std::string& id = options_.config.job_id;
+  // A server may be to take the place of one that is lost.
+  if (role == Role::kServer && MayLoseServers() && state() == State::kRunning) {
+    return absl::OkStatus();
+  }
   // Unavailable, because the caller is to come again for the next job.
   if (options_.is_followed && state() != State::kWaiting) {
     return Unavailable("job '%s' has all its nodes; the next one begins when it has ended", id);
@@ -333,6 +355,7 @@ CallId Job::Join(const JoinRequest& request, uint32_t version, absl::Time deadli
   }
   const absl::Status status = CheckJoin(request, version);
   if (!status.ok()) return AnswerNow(status);
+  if (table_.frozen()) return AwaitVacancy(request, deadline, now);
   const auto node = table_.Add(request, now);
   if (!node.ok()) return AnswerNow(node.status());
   Happened("joined", MembershipTable::Describe(table_.Find(*node)->info));
@@ -357,6 +380,76 @@ CallId Job::JoinAgain(const MembershipTable::Member& member, const JoinRequest& 
   const CallId call_id = AnswerNow(CheckMember(node.id));
   if (completions_.back().status.ok()) FillJoined(node, &completions_.back().join);
   return call_id;
+}
+
+CallId Job::AwaitVacancy(const JoinRequest& request, absl::Time deadline, absl::Time now) {
+  if (absl::Status status = table_.CheckAdmits(request); !status.ok()) return AnswerNow(status);
+  now_ = now;
+  const uint64_t number = next_newcomer_++;
+  const CallId call_id = calls_.Add({{WaitSubject::Kind::kVacancy, number}, 0, deadline});
+  newcomers_[number] = {request, call_id};
+  AdmitServers();
+  return call_id;
+}
+
+std::string Job::WaitOfServers() const {
+  const size_t here = table_.membership()->servers.size();
+  if (here < static_cast<size_t>(options_.config.num_servers)) {
+    return absl::StrFormat("waiting to be let in, with %d of %d servers here", here,
+                           options_.config.num_servers);
+  }
+  return absl::StrFormat("waiting for a server of the job to be lost: all %d are here", here);
+}
+
+uint64_t Job::FindNewcomer(Rank rank) const {
+  if (state() != State::kRunning) return 0;
+  for (const auto& [number, newcomer] : newcomers_) {
+    const Rank wanted = newcomer.request.wanted_rank;
+    const bool has_rank =
+        rank < 0 ? table_.VacantServerRank(wanted) >= 0 : wanted < 0 || wanted == rank;
+    // Another one may have joined with its public key meanwhile.
+    if (has_rank && table_.CheckAdmits(newcomer.request).ok()) return number;
+  }
+  return 0;
+}
+
+absl::Status Job::AdmitNewcomer(uint64_t number, NodeId lost, const std::string& how) {
+  const JoinRequest request = newcomers_.at(number).request;
+  const Rank rank =
+      lost == 0 ? table_.VacantServerRank(request.wanted_rank) : table_.Find(lost)->info.rank;
+  const ServerJoined event{table_.MakeServer(request, rank), request.join_id, lost, how};
+  BDN_RETURN_IF_ERROR(Record(event));
+  OnServerJoined(event, now_);
+  // A server that has asked twice is the same one in both calls.
+  for (auto next = newcomers_.begin(); next != newcomers_.end();) {
+    const auto one = next++;
+    const uint64_t join_id = one->second.request.join_id;
+    if (one->first != number && (join_id == 0 || join_id != request.join_id)) continue;
+    const CallId call_id = one->second.call_id;
+    newcomers_.erase(one);
+    Complete(call_id, absl::OkStatus());
+    FillJoined(event.server, &completions_.back().join);
+  }
+  return absl::OkStatus();
+}
+
+void Job::AdmitServers() {
+  while (now_ >= deferred_until_) {
+    const uint64_t number = FindNewcomer(-1);
+    // What cannot be logged now is tried again, by Advance.
+    if (number == 0 || !AdmitNewcomer(number, 0, "").ok()) return;
+  }
+}
+
+void Job::DismissNewcomers() {
+  const std::string& id = options_.config.job_id;
+  const absl::Status end =
+      options_.is_followed ? Unavailable("job '%s' ends; the next one begins then", id)
+      : failure_.ok()      ? FailedPrecondition("job '%s' is done and takes no more", id)
+                           : failure_;
+  for (const auto& [number, newcomer] : std::exchange(newcomers_, {})) {
+    Complete(newcomer.call_id, end);
+  }
 }
 
 void Job::StartIfFull(absl::Time now) {
@@ -389,6 +482,8 @@ void Job::MakeWorkersView() {
   view->epoch = all.epoch;
   view->servers = all.servers;
   view->vacant = all.vacant;
+  view->unsafe = all.unsafe;
+  view->moved = all.moved;
   view->MakeIndex();
   workers_view_ = std::move(view);
 }
@@ -553,6 +648,13 @@ CallId Job::Leave(NodeId node, const absl::Status& reason, absl::Time deadline, 
   // The node asks again, because the answer to its first call was lost.
   if (member != nullptr && member->left && reason.ok()) return AnswerNow(absl::OkStatus());
   absl::Status status = CheckMember(node);
+  const bool is_lost = status.ok() && reason.ok() && member->info.role == Role::kServer &&
+                       !work_done_ && MayLoseServers();
+  if (is_lost) {
+    // The log has this as the loss that it is.
+    status = Lose(node, "left before the workers were done");
+    return AnswerNow(status.ok() ? failure_ : status);
+  }
   if (status.ok()) status = Record(NodeLeft{node, reason});
   if (!status.ok()) return AnswerNow(status);
   if (!reason.ok()) {
@@ -609,6 +711,8 @@ void Job::EndWork() {
   for (const NodeInfo& worker : table_.membership()->workers) {
     if (calls_.Has({WaitSubject::Kind::kLeave}, worker.id)) table_.MarkLeft(worker.id);
   }
+  DismissNewcomers();
+  servers_deadline_ = absl::InfiniteFuture();
   ChangeForAll();
   Happened("done", "all workers have left");
   CompleteAll(calls_.WaitingFor({WaitSubject::Kind::kLeave}), absl::OkStatus());
@@ -620,14 +724,25 @@ void Job::Fail(absl::Status failure) {
   failure_ = std::move(failure);
   Happened("failed", std::string(failure_.message()));
   ChangeForAll();
+  DismissNewcomers();
   CompleteAll(calls_.All(), failure_);
   // After all calls are answered nothing waits at a barrier or for a batch.
   barriers_.clear();
   declarations_.Abandon();
 }
 
-void Job::Lost(NodeId node, const std::string& how) {
-  if (Record(NodeLost{node, how}).ok()) TakeOut(node, how);
+void Job::Lost(NodeId node, const std::string& how) { (void)Lose(node, how); }
+
+absl::Status Job::Lose(NodeId node, const std::string& how) {
+  const MembershipTable::Member* member = table_.Find(node);
+  const bool is_server = member != nullptr && member->info.role == Role::kServer &&
+                         member->is_here() && MayLoseServers();
+  // In one event: the slots go to the server that waits, and not to the others.
+  const uint64_t waiting = is_server ? FindNewcomer(member->info.rank) : 0;
+  if (waiting != 0) return AdmitNewcomer(waiting, node, how);
+  BDN_RETURN_IF_ERROR(Record(NodeLost{node, how}));
+  TakeOut(node, how);
+  return absl::OkStatus();
 }
 
 void Job::TakeOut(NodeId node, const std::string& how) {
@@ -639,8 +754,13 @@ void Job::TakeOut(NodeId node, const std::string& how) {
   if (work_done_) {
     table_.MarkLeft(node);
     ++revision_.job;
+  } else if (member->info.role == Role::kServer && MayGoOnWithout(member->info)) {
+    GoOnWithoutServer(member->info, how);
   } else if (MayGoOnWithout(member->info)) {
     GoOnWithout(MemberOf(node), how);
+  } else if (member->info.role == Role::kServer && MayLoseServers() &&
+             options_.config.num_servers > 1) {
+    FailBy(node, how + "; no server is left");
   } else {
     const int fewest = options_.config.min_workers;
     const bool has_rule = member->info.role == Role::kWorker && fewest > 0;
@@ -661,8 +781,77 @@ void Job::FailBy(NodeId node, const std::string& how) {
 }
 
 bool Job::MayGoOnWithout(const NodeInfo& node) const {
+  if (node.role == Role::kServer) {
+    // Of a job with a log somebody starts again whatever ends.
+    return MayLoseServers() && (is_logged_ || table_.membership()->servers.size() > 1);
+  }
   const int fewest = options_.config.min_workers;
-  return node.role == Role::kWorker && fewest > 0 && roster_.size() > static_cast<size_t>(fewest);
+  return fewest > 0 && roster_.size() > static_cast<size_t>(fewest);
+}
+
+HomeBytes Job::BytesOfHomes() const {
+  HomeBytes bytes;
+  for (const NodeId home : table_.Homes()) bytes[home] = declarations_.LoadOf(home).key_bytes;
+  return bytes;
+}
+
+void Job::GoOnWithoutServer(const NodeInfo& gone, const std::string& how) {
+  const std::string name = MembershipTable::Describe(gone);
+  Happened("lost", name);
+  table_.EvictServer(gone.id, Evicted("the job goes on without %s, which %s", name, how),
+                     BytesOfHomes());
+  const Membership& now = *table_.membership();
+  GoesOn(absl::StrFormat("with %d of %d servers: without server %d, which %s", now.servers.size(),
+                         options_.config.num_servers, gone.rank, how));
+  OnServersChanged();
+}
+
+void Job::OnServerJoined(const ServerJoined& event, absl::Time now) {
+  const std::string name = MembershipTable::Describe(event.server);
+  std::string what = absl::StrFormat("with server %d", event.server.rank);
+  if (event.lost == 0) {
+    table_.Admit(event.server, event.join_id, now);
+  } else {
+    const std::string lost = MembershipTable::Describe(table_.Find(event.lost)->info);
+    Happened("lost", lost);
+    table_.Replace(event.lost, Evicted("the job goes on without %s, which %s", lost, event.how),
+                   BytesOfHomes(), event.server, event.join_id, now);
+    what += absl::StrFormat(" in the place of node %d, which %s", event.lost, event.how);
+  }
+  Happened("joined", name);
+  const Membership& all = *table_.membership();
+  GoesOn(absl::StrFormat("with %d of %d servers: %s", all.servers.size(),
+                         options_.config.num_servers, what));
+  OnServersChanged();
+}
+
+void Job::OnServersChanged() {
+  const bool has_none = table_.membership()->servers.empty();
+  servers_deadline_ = has_none ? now_ + options_.join_timeout : absl::InfiniteFuture();
+  MakeWorkersView();
+  ChangeForAll();
+  declarations_.OnMembership(table_.membership());
+  AnswerChangedDeclarations();
+}
+
+void Job::FailWithoutServers() {
+  constexpr size_t kMostNames = 8;
+  std::string names;
+  size_t count = 0;
+  const NodeInfo* last = nullptr;
+  for (const auto& [id, member] : table_.members()) {
+    if (member.info.role != Role::kServer || member.evicted.ok()) continue;
+    last = &member.info;
+    if (++count > kMostNames) continue;
+    names += (count > 1 ? ", " : "") + MembershipTable::Describe(member.info);
+  }
+  if (count > kMostNames) absl::StrAppendFormat(&names, " and %d more", count - kMostNames);
+  const std::string why =
+      absl::StrFormat("no server is left, and none has joined for %s: the job has lost %s",
+                      absl::FormatDuration(options_.join_timeout), names);
+  if (!Record(JobStopped{why}).ok()) return;
+  lost_ = last;
+  Fail(Aborted("%s", why));
 }
 
 void Job::GoOnWithout(const RosterMember& gone, const std::string& how) {
@@ -671,11 +860,11 @@ void Job::GoOnWithout(const RosterMember& gone, const std::string& how) {
   const absl::Status evicted = Evicted("the job goes on without %s, which %s", name, how);
   table_.Evict(gone.node, evicted);
   roster_.erase(gone);
+  declarations_.OnMembership(table_.membership());
   MakeWorkersView();
   ChangeForAll();
-  Happened("goes on", absl::StrFormat("epoch %d, with %d of %d workers: without %s, which %s",
-                                      table_.membership()->epoch, roster_.size(),
-                                      options_.config.num_workers, NameOf(gone), how));
+  GoesOn(absl::StrFormat("with %d of %d workers: without %s, which %s", roster_.size(),
+                         options_.config.num_workers, NameOf(gone), how));
   // Its own calls first: nothing that they wait for concerns it any more.
   CompleteAll(calls_.Of(gone.node), evicted);
   for (auto next = barriers_.begin(); next != barriers_.end();) {
@@ -695,6 +884,13 @@ void Job::GoOnWithout(const RosterMember& gone, const std::string& how) {
   AnswerChangedDeclarations();
   leaving_.Remove(gone);
   if (leaving_.full()) EndWork();
+}
+
+void Job::GoesOn(std::string text) {
+  const Epoch epoch = table_.membership()->epoch;
+  Happened("goes on", absl::StrFormat("epoch %d, %s", epoch, text));
+  changes_[epoch] = std::move(text);
+  if (changes_.size() > kMostChanges) changes_.erase(changes_.begin());
 }
 
 void Job::Happened(const char* kind, std::string text) {
@@ -804,7 +1000,9 @@ void Job::Advance(absl::Time now) {
   now_ = now;
   // Leases first: a lost node explains why others wait, and its error names it.
   ExpireLeases(now);
+  AdmitServers();
   ExpireCalls(now);
+  if (now >= std::max(servers_deadline_, deferred_until_) && failure_.ok()) FailWithoutServers();
   if (state() == State::kWaiting && now >= join_deadline_) {
     Fail(DeadlineExceeded("not all nodes joined in time: waiting for %s", table_.Missing()));
   }
@@ -812,7 +1010,10 @@ void Job::Advance(absl::Time now) {
 
 absl::Time Job::NextDeadline() const {
   absl::Time next = absl::InfiniteFuture();
-  if (failure_.ok()) next = std::max(table_.NextExpiry(), deferred_until_);
+  if (failure_.ok()) {
+    next = std::max(std::min(table_.NextExpiry(), servers_deadline_), deferred_until_);
+    if (FindNewcomer(-1) != 0) next = std::min(next, deferred_until_);
+  }
   if (state() == State::kWaiting) next = std::min(next, join_deadline_);
   return std::min(next, calls_.NextDeadline());
 }
@@ -834,6 +1035,29 @@ std::vector<std::string> Job::WhoWent() const {
     names.push_back(absl::StrFormat("%s %d", RoleName(lost_->role), lost_->rank));
   }
   return names;
+}
+
+Placer::Load Job::LoadOf(NodeId server) const {
+  const auto& membership = table_.membership();
+  if (membership == nullptr || membership->moved.empty()) return declarations_.LoadOf(server);
+  Placer::Load sum;
+  for (const NodeId home : table_.Homes()) {
+    const auto moved = membership->moved.find(home);
+    uint64_t slots = home == server ? kSlots : 0;
+    if (moved != membership->moved.end()) {
+      slots = static_cast<uint64_t>(std::ranges::count(moved->second, server, &SlotOwner::server));
+    }
+    if (slots == 0) continue;
+    const Placer::Load load = declarations_.LoadOf(home);
+    // In this order nothing overflows.
+    const auto share = [slots](uint64_t all) {
+      return all / kSlots * slots + all % kSlots * slots / kSlots;
+    };
+    sum.keys += share(load.keys);
+    sum.key_bytes += share(load.key_bytes);
+    sum.server_bytes += share(load.server_bytes);
+  }
+  return sum;
 }
 
 Job::View Job::ViewOf(NodeId node) const {

@@ -73,7 +73,8 @@ class Job {
   // events of barriers before.
   std::vector<JobEvent> BarrierEvents() const;
 
-  // The calls of ControlPlane, which describes them. `deadline` ends the wait with
+  // The calls of ControlPlane, which describes them. Where replay_steps is not 0 a server may join
+  // a job that runs, and waits until a rank of a server is vacant. `deadline` ends the wait with
   // DeadlineExceeded, which names the nodes that are missing.
   CallId Join(const JoinRequest& request, uint32_t version, absl::Time deadline, absl::Time now);
   CallId Declare(NodeId node, DeclarationPart part, absl::Time deadline, absl::Time now);
@@ -106,7 +107,8 @@ class Job {
   // Lengthens all leases by the time that the scheduler itself was held up and could hear no node.
   void WasHeldUp(absl::Duration pause);
   // Notes that the node is known to be gone. The job goes on without a worker while min_workers are
-  // left; else it fails, unless its work is done.
+  // left, and without a server where replay_steps is not 0 and another server is there, or waits to
+  // join, or may still come because the job is logged; else it fails, unless its work is done.
   void Lost(NodeId node, const std::string& how);
 
   // Ends the job for all nodes, unless it is over already.
@@ -142,6 +144,8 @@ class Job {
   std::vector<std::string> WhoWent() const;
   // Returns the nodes that the job waits for. REQUIRES: state() is kWaiting.
   std::string MissingNodes() const { return table_.Missing(); }
+  // Returns what a server waits for that asks to join the job now. REQUIRES: state() is kRunning.
+  std::string WaitOfServers() const;
   // Returns what the node's open calls wait for: "barrier 'b': waiting for worker 1". Empty where
   // it has none.
   std::string WaitsOf(NodeId node) const;
@@ -152,6 +156,12 @@ class Job {
   const JobOptions& options() const { return options_; }
   const MembershipTable& table() const { return table_; }
   const Declarations& declarations() const { return declarations_; }
+  // Returns the keys for which a server answers, summed up. Slots that have moved count for a
+  // sixteenth of their home's keys each.
+  Placer::Load LoadOf(NodeId server) const;
+  // Returns what has become of the nodes since the job began, by the epochs that began so: "with 1
+  // of 2 servers: without server 1, which ...". The latest few only.
+  const std::map<Epoch, std::string>& changes() const { return changes_; }
   // Null where the options ask for no history.
   const History* history() const { return history_.get(); }
   // Returns what open calls wait for, each text once, but not more than a few.
@@ -171,8 +181,23 @@ class Job {
   absl::Status CheckWorker(NodeId node, const char* call) const;
   static absl::Status CheckEndpoints(const JoinRequest& request);
   absl::Status CheckJoin(const JoinRequest& request, uint32_t version) const;
-  absl::Status CheckTakesMore() const;
+  absl::Status CheckTakesMore(Role role) const;
 
+  // Returns whether the job may go on without a server, and take another one.
+  bool MayLoseServers() const { return options_.config.replay_steps > 0; }
+  CallId AwaitVacancy(const JoinRequest& request, absl::Time deadline, absl::Time now);
+  // Returns the number of the first server that waits and may have this rank; of rank -1, the first
+  // for which a rank is vacant. 0: there is none.
+  uint64_t FindNewcomer(Rank rank) const;
+  // Lets this one join, in the place of a server that is lost (its node and `how`), or of none.
+  absl::Status AdmitNewcomer(uint64_t number, NodeId lost, const std::string& how);
+  // Lets those servers join that wait for a rank which is vacant.
+  void AdmitServers();
+  // Answers all servers that wait to join: the job takes no more.
+  void DismissNewcomers();
+
+  // Records and does what Lost tells. An error is that of the log.
+  absl::Status Lose(NodeId node, const std::string& how);
   CallId LeaveAsServer(NodeId node);
   CallId LeaveAsWorker(const RosterMember& member, absl::Time deadline);
   void StartIfFull(absl::Time now);
@@ -198,6 +223,15 @@ class Job {
   // Takes a worker out of the job: whatever waited for it waits no more. The next epoch begins.
   // `how` continues "worker 1 ...".
   void GoOnWithout(const RosterMember& gone, const std::string& how);
+  // Takes a server out of the job: others answer for its keys. REQUIRES: MayGoOnWithout(it).
+  void GoOnWithoutServer(const NodeInfo& gone, const std::string& how);
+  // Acts on an event that is in the log.
+  void OnServerJoined(const ServerJoined& event, absl::Time now);
+  // Tells everybody of the membership, which has other servers.
+  void OnServersChanged();
+  HomeBytes BytesOfHomes() const;
+  // Ends the job because all its servers are lost, and none has come.
+  void FailWithoutServers();
   // Fails the job because of a node; `how` continues "worker 1 ...".
   void FailBy(NodeId node, const std::string& how);
   // Makes what workers are told of the membership.
@@ -217,9 +251,12 @@ class Job {
 
   // Adds an event to the history, if there is one, at the latest time that was told.
   void Happened(const char* kind, std::string text);
+  // Notes how the job goes on in the epoch that has begun.
+  void GoesOn(std::string text);
 
   const JobOptions options_;
   JobLog* log_;  // null where there is none, and while events are replayed
+  bool is_logged_;
   // Until then nothing is decided by time, because the log has refused that.
   absl::Time deferred_until_ = absl::InfinitePast();
   absl::Status superseded_;
@@ -228,6 +265,15 @@ class Job {
   // Infinite, where another job follows, until a worker joins.
   absl::Time join_deadline_;
   int workers_joining_ = 0;
+  // The servers that wait to join the job that runs, by their numbers, which rise.
+  struct Newcomer {
+    JoinRequest request;
+    CallId call_id = 0;
+  };
+  std::map<uint64_t, Newcomer> newcomers_;
+  uint64_t next_newcomer_ = 1;
+  // Then the job ends if it still has no server; infinite where it has one.
+  absl::Time servers_deadline_ = absl::InfiniteFuture();
 
   MembershipTable table_;
   // The workers for which barriers, declarations and leaving wait; empty until all have joined.
@@ -239,6 +285,7 @@ class Job {
   // The membership that servers are told once the work is done.
   std::shared_ptr<const Membership> last_view_;
   Revision revision_;
+  std::map<Epoch, std::string> changes_;
 
   Declarations declarations_;
   // A barrier, and the numbers of the arrivals at it that have one.

@@ -19,7 +19,7 @@
 // The events that change a job for good, from the moment at which all its nodes have joined. A job
 // is a function of them and of nothing else: who replays them has the same membership, catalogue,
 // open barriers and answers. Heartbeats, what nodes report for people, and time are none of them;
-// what time decides is (NodeLost, CallEnded).
+// what time decides is (NodeLost, CallEnded, JobStopped).
 
 namespace bdn {
 
@@ -69,13 +69,23 @@ struct NodeLost {
   std::string how;
 };
 
+// A server has joined the job that runs.
+struct ServerJoined {
+  NodeInfo server;
+  uint64_t join_id = 0;
+  // The server that is known to be gone, in whose place this one is; 0: none. `how` is as in
+  // NodeLost.
+  NodeId lost = 0;
+  std::string how;
+};
+
 // A call of a node waits no more: its time was over, or nobody waits for its answer.
 struct CallEnded {
   NodeId node = 0;
   WaitSubject subject;
 };
 
-// The job was ended from outside.
+// The job was ended from outside, or because no server was left.
 struct JobStopped {
   std::string why;
 };
@@ -99,7 +109,7 @@ struct ArrivalsAnswered {
 
 using JobEvent = std::variant<JobBegun, PartDeclared, BarrierReached, NodeLeft, PlacementInstalled,
                               TensorsRetired, NodeLost, CallEnded, JobStopped, JobResumed,
-                              BarrierState, ArrivalsAnswered>;
+                              BarrierState, ArrivalsAnswered, ServerJoined>;
 
 // The place where a job puts its events before it acts on them.
 class JobLog {

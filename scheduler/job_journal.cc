@@ -33,6 +33,7 @@ enum RecordType : uint8_t {
   kAnswers = 12,
   kOver = 13,  // the job has ended
   kPort = 14,  // in decimal digits; of the scheduler, not of a job
+  kServer = 15,
 };
 
 // Bytes of the records of barriers after which the journal is made short.
@@ -140,6 +141,15 @@ JournalRecord Encode(const ArrivalsAnswered& event) {
   return Make(kAnswers, message);
 }
 
+JournalRecord Encode(const ServerJoined& event) {
+  journal::ServerRecord message;
+  Write(event.server, message.mutable_server());
+  message.set_join_id(event.join_id);
+  message.set_lost(event.lost);
+  message.set_how(event.how);
+  return Make(kServer, message);
+}
+
 template <typename Message>
 absl::StatusOr<Message> Parse(const JournalRecord& record) {
   Message message;
@@ -163,7 +173,8 @@ absl::StatusOr<JobEvent> DecodeBegun(const JournalRecord& record) {
   const size_t nodes = membership.workers.size() + membership.servers.size();
   if (membership.workers.size() != static_cast<size_t>(event.config.num_workers) ||
       membership.servers.size() != static_cast<size_t>(event.config.num_servers) ||
-      static_cast<size_t>(message.join_ids_size()) != nodes || !membership.vacant.empty()) {
+      static_cast<size_t>(message.join_ids_size()) != nodes || !membership.vacant.empty() ||
+      !membership.moved.empty()) {
     return InvalidArgument("a job of %d workers and %d servers begins with %d and %d",
                            event.config.num_workers, event.config.num_servers,
                            membership.workers.size(), membership.servers.size());
@@ -208,6 +219,13 @@ absl::StatusOr<JobEvent> DecodeAnswers(const JournalRecord& record) {
         event.answers[answer.number()],
         ReadRising({answer.vacant().data(), static_cast<size_t>(answer.vacant().size())}));
   }
+  return event;
+}
+
+absl::StatusOr<JobEvent> DecodeServer(const JournalRecord& record) {
+  BDN_ASSIGN_OR_RETURN(const auto message, Parse<journal::ServerRecord>(record));
+  ServerJoined event{.join_id = message.join_id(), .lost = message.lost(), .how = message.how()};
+  BDN_ASSIGN_OR_RETURN(event.server, Read(message.server()));
   return event;
 }
 
@@ -304,6 +322,8 @@ absl::StatusOr<JobEvent> FromRecord(const JournalRecord& record) {
     }
     case kAnswers:
       return DecodeAnswers(record);
+    case kServer:
+      return DecodeServer(record);
     default:
       return InvalidArgument("a record has the type %d, which this version does not know",
                              record.type);

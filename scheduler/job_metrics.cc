@@ -27,6 +27,9 @@ constexpr Family kLeaseTimeout = {"lease_timeout_seconds", kGauge,
                                   "A node is lost when it was not heard for so long."};
 constexpr Family kLost = {"workers_lost", kGauge,
                           "So many workers were lost, and the job goes on."};
+constexpr Family kServersLost = {
+    "servers_lost", kGauge,
+    "So many servers were lost and none has come in their place, and the job goes on."};
 constexpr Family kEpoch = {"epoch", kGauge,
                            "The membership has this number; it rises with each change."};
 constexpr Family kJournalBytes = {"journal_bytes", kGauge, "The journal has so many bytes."};
@@ -122,6 +125,11 @@ std::vector<std::unique_ptr<Registry::Source>> AddJobMetrics(SchedulerService* s
   of_job(kLost, [one](const Job& job, absl::Time) {
     const auto& now = job.table().membership();
     return one(now == nullptr ? 0.0 : static_cast<double>(now->vacant.size()));
+  });
+  of_job(kServersLost, [one](const Job& job, absl::Time) {
+    const auto& now = job.table().membership();
+    if (now == nullptr) return one(0.0);
+    return one(job.config().num_servers - static_cast<double>(now->servers.size()));
   });
   of_job(kEpoch, [one](const Job& job, absl::Time) {
     const auto& now = job.table().membership();

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -85,7 +86,12 @@ class DaemonLoop {
         health_(health),
         clock_(clock),
         changed_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-        options_(options) {}
+        options_(options) {
+    // A former scheduler has logged what it decided.
+    service_->host()->Read([this](const Job& job, absl::Time) {
+      if (!job.changes().empty()) told_epoch_ = job.changes().rbegin()->first;
+    });
+  }
   ~DaemonLoop() { close(changed_fd_); }
   DaemonLoop(const DaemonLoop&) = delete;
   DaemonLoop& operator=(const DaemonLoop&) = delete;
@@ -175,7 +181,9 @@ class DaemonLoop {
     absl::Status failure;
     bool waiting = false;
     absl::Status superseded;
+    std::map<Epoch, std::string> changes;
     service_->host()->Read([&](const Job& job, absl::Time) {
+      changes.insert(job.changes().upper_bound(told_epoch_), job.changes().end());
       superseded = job.superseded();
       finished = job.finished();
       failure = job.failure();
@@ -187,6 +195,10 @@ class DaemonLoop {
       main_->supervisor().Status("a job runs");
     }
     waiting_ = waiting;
+    for (const auto& [epoch, text] : changes) {
+      LogWarning("the job goes on, %s", text);
+      told_epoch_ = epoch;
+    }
     if (!superseded.ok()) {
       // The nodes are told nothing: their job goes on with the other scheduler.
       LogError("this scheduler ends, and not the job: %s", superseded.message());
@@ -225,6 +237,7 @@ class DaemonLoop {
   const int changed_fd_;
   const SchedulerOptions& options_;
   bool waiting_ = true;
+  Epoch told_epoch_ = 0;  // of the last change of the membership that was logged
   bool failed_ = false;
   bool superseded_ = false;
   // Infinite until a signal has come; then the time until which the job may run.

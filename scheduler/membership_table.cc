@@ -1,6 +1,8 @@
 #include "scheduler/membership_table.h"
 
 #include <algorithm>
+#include <functional>
+#include <limits>
 
 #include "common/base/status.h"
 #include "scheduler/host_order.h"
@@ -16,32 +18,44 @@ std::string MembershipTable::Describe(const NodeInfo& node) {
   return absl::StrFormat("%s %d (node %d, %s)", RoleName(node.role), node.rank, node.id, node.host);
 }
 
+absl::Status MembershipTable::CheckRank(const JoinRequest& request) const {
+  const char* role = RoleName(request.role);
+  const int expected = Of(request.role).expected;
+  if (request.wanted_rank >= -1 && request.wanted_rank < expected) return absl::OkStatus();
+  return InvalidArgument("%s rank %d: this job has %d %s(s), ranks 0 to %d", role,
+                         request.wanted_rank, expected, role, expected - 1);
+}
+
+absl::Status MembershipTable::CheckPublicKey(const JoinRequest& request) const {
+  const auto holder = by_public_key_.find(request.public_key);
+  if (holder == by_public_key_.end()) return absl::OkStatus();
+  return AlreadyExists("%s joined with the public key of node %d (%s)", request.host,
+                       holder->second, members_.at(holder->second).info.host);
+}
+
+absl::Status MembershipTable::CheckProcesses(const JoinRequest& request) {
+  if (request.role != Role::kServer || request.processes == 1) return absl::OkStatus();
+  return InvalidArgument("%s joined as a server with %d processes", request.host,
+                         request.processes);
+}
+
 absl::StatusOr<NodeId> MembershipTable::Add(const JoinRequest& request, absl::Time now) {
   if (request.role != Role::kWorker && request.role != Role::kServer) {
     return InvalidArgument("only workers and servers join");
   }
+  BDN_RETURN_IF_ERROR(CheckRank(request));
   const char* role = RoleName(request.role);
   Nodes& nodes = Of(request.role);
-  if (request.wanted_rank < -1 || request.wanted_rank >= nodes.expected) {
-    return InvalidArgument("%s rank %d: this job has %d %s(s), ranks 0 to %d", role,
-                           request.wanted_rank, nodes.expected, role, nodes.expected - 1);
-  }
   // A taken rank or key comes first: it is the better reason where the role is also full.
   if (const auto holder = nodes.wanted.find(request.wanted_rank); holder != nodes.wanted.end()) {
     return AlreadyExists("%s rank %d is taken by node %d (%s)", role, request.wanted_rank,
                          holder->second, members_.at(holder->second).info.host);
   }
-  if (const auto holder = by_public_key_.find(request.public_key); holder != by_public_key_.end()) {
-    return AlreadyExists("%s joined with the public key of node %d (%s)", request.host,
-                         holder->second, members_.at(holder->second).info.host);
-  }
+  BDN_RETURN_IF_ERROR(CheckPublicKey(request));
   if (nodes.joined >= nodes.expected) {
     return ResourceExhausted("all %d %s(s) of this job have joined already", nodes.expected, role);
   }
-  if (request.role == Role::kServer && request.processes != 1) {
-    return InvalidArgument("%s joined as a server with %d processes", request.host,
-                           request.processes);
-  }
+  BDN_RETURN_IF_ERROR(CheckProcesses(request));
   const NodeId id = next_id_++;
   ++nodes.joined;
   if (request.wanted_rank >= 0) nodes.wanted[request.wanted_rank] = id;
@@ -111,6 +125,7 @@ void MembershipTable::Freeze(absl::Time now) {
   membership->servers = GiveRanks(Role::kServer);
   membership->MakeIndex();
   membership_ = std::move(membership);
+  FindHomes();
   // The leases begin at the freeze: before it a node only waits, and sends no heartbeats.
   RenewLeases(now);
 }
@@ -128,9 +143,16 @@ void MembershipTable::Restore(std::shared_ptr<const Membership> membership,
         member.join_id = found->second;
         by_join_id_[found->second] = node.id;
       }
+      if (!node.public_key.empty()) by_public_key_[node.public_key] = node.id;
     }
   }
+  FindHomes();
   RenewLeases(now);
+}
+
+void MembershipTable::FindHomes() {
+  for (const NodeInfo& server : membership_->servers) homes_.push_back(server.id);
+  std::sort(homes_.begin(), homes_.end());
 }
 
 std::vector<NodeInfo> MembershipTable::GiveRanks(Role role) {
@@ -213,17 +235,109 @@ void MembershipTable::TakeBackLeft() {
   }
 }
 
-void MembershipTable::Evict(NodeId worker, absl::Status why) {
-  Member& member = members_.at(worker);
-  member.evicted = std::move(why);
-  ++num_gone_;
-  leases_.erase({member.lease_end, worker});
+std::shared_ptr<Membership> MembershipTable::NextEpoch() const {
   auto next = std::make_shared<Membership>(*membership_);
   ++next->epoch;
-  std::erase_if(next->workers, [worker](const NodeInfo& node) { return node.id == worker; });
-  next->vacant.insert(std::ranges::upper_bound(next->vacant, member.info.rank), member.info.rank);
+  return next;
+}
+
+void MembershipTable::Begin(std::shared_ptr<Membership> next) {
   next->MakeIndex();
   membership_ = std::move(next);
+}
+
+void MembershipTable::TakeOut(Member* member, absl::Status why) {
+  member->evicted = std::move(why);
+  ++num_gone_;
+  leases_.erase({member->lease_end, member->info.id});
+}
+
+void MembershipTable::Evict(NodeId worker, absl::Status why) {
+  Member& member = members_.at(worker);
+  TakeOut(&member, std::move(why));
+  auto next = NextEpoch();
+  std::erase_if(next->workers, [worker](const NodeInfo& node) { return node.id == worker; });
+  next->vacant.insert(std::ranges::upper_bound(next->vacant, member.info.rank), member.info.rank);
+  next->unsafe = next->epoch;
+  Begin(std::move(next));
+}
+
+void MembershipTable::EvictServer(NodeId server, absl::Status why, const HomeBytes& homes) {
+  TakeOut(&members_.at(server), std::move(why));
+  auto next = NextEpoch();
+  std::erase_if(next->servers, [server](const NodeInfo& node) { return node.id == server; });
+  MoveSlots(server, homes, next.get());
+  Begin(std::move(next));
+}
+
+Rank MembershipTable::VacantServerRank(Rank wanted) const {
+  Rank lowest = 0;
+  for (const NodeInfo& server : membership_->servers) {
+    if (server.rank == wanted) return -1;
+    if (server.rank == lowest) ++lowest;
+  }
+  if (wanted >= 0) return wanted;
+  return lowest < servers_.expected ? lowest : -1;
+}
+
+absl::Status MembershipTable::CheckAdmits(const JoinRequest& request) const {
+  BDN_RETURN_IF_ERROR(CheckRank(request));
+  BDN_RETURN_IF_ERROR(CheckPublicKey(request));
+  return CheckProcesses(request);
+}
+
+NodeInfo MembershipTable::MakeServer(const JoinRequest& request, Rank rank) const {
+  return {.id = next_id_,
+          .role = Role::kServer,
+          .rank = rank,
+          .endpoints = request.endpoints,
+          .host = request.host,
+          .public_key = request.public_key,
+          .processes = request.processes};
+}
+
+bool MembershipTable::CanAdmit(const NodeInfo& server, uint64_t join_id, NodeId lost) const {
+  if (!frozen() || server.role != Role::kServer || server.processes != 1) return false;
+  // The ids after it must not overflow.
+  if (server.id < next_id_ || server.id == std::numeric_limits<NodeId>::max()) return false;
+  if (server.rank < 0 || server.rank >= servers_.expected) return false;
+  if (join_id != 0 && by_join_id_.contains(join_id)) return false;
+  if (by_public_key_.contains(server.public_key)) return false;
+  if (lost == 0) return VacantServerRank(server.rank) == server.rank;
+  const Member* const before = Find(lost);
+  return before != nullptr && before->is_here() && before->info.role == Role::kServer &&
+         before->info.rank == server.rank;
+}
+
+void MembershipTable::TakeIn(const NodeInfo& server, uint64_t join_id, absl::Time now,
+                             Membership* next) {
+  Member& member = members_[server.id];
+  member.info = server;
+  member.join_id = join_id;
+  if (join_id != 0) by_join_id_[join_id] = server.id;
+  if (!server.public_key.empty()) by_public_key_[server.public_key] = server.id;
+  next_id_ = server.id + 1;
+  next->servers.insert(
+      std::ranges::upper_bound(next->servers, server.rank, std::less<>(), &NodeInfo::rank), server);
+  Heard(server.id, now);
+}
+
+void MembershipTable::Admit(const NodeInfo& server, uint64_t join_id, absl::Time now) {
+  auto next = NextEpoch();
+  TakeIn(server, join_id, now, next.get());
+  GiveFreeSlots(server.id, next.get());
+  Begin(std::move(next));
+}
+
+void MembershipTable::Replace(NodeId lost, absl::Status why, const HomeBytes& homes,
+                              const NodeInfo& server, uint64_t join_id, absl::Time now) {
+  TakeOut(&members_.at(lost), std::move(why));
+  auto next = NextEpoch();
+  std::erase_if(next->servers, [lost](const NodeInfo& node) { return node.id == lost; });
+  TakeIn(server, join_id, now, next.get());
+  GiveSlots(lost, server.id, homes, next.get());
+  GiveFreeSlots(server.id, next.get());
+  Begin(std::move(next));
 }
 
 const MembershipTable::Member* MembershipTable::Expired(absl::Time now) const {

@@ -12,12 +12,14 @@
 #include "absl/time/time.h"
 #include "common/cluster/control_plane.h"
 #include "common/cluster/membership.h"
+#include "scheduler/slot_mover.h"
 
 namespace bdn {
 
 // The table of the nodes of a job: it gathers nodes until all have joined, then freezes the roster,
-// numbers it epoch 1 and holds a lease for each node. A worker may then be taken out, with which
-// the next epoch begins. Not thread-safe; time is an argument.
+// numbers it epoch 1 and holds a lease for each node. Nodes may then be taken out, and servers may
+// join in the place of others; with each the next epoch begins. Not thread-safe; time is an
+// argument.
 class MembershipTable {
  public:
   // One node, and what was heard of it.
@@ -79,6 +81,28 @@ class MembershipTable {
   // Takes a worker out of the membership, whose epoch rises; its rank is vacant from then on.
   // REQUIRES: frozen(); the worker is here; `why` satisfies IsEvicted.
   void Evict(NodeId worker, absl::Status why);
+  // Takes a server out likewise; its slots move to the others. `homes` are the bytes of Homes().
+  void EvictServer(NodeId server, absl::Status why, const HomeBytes& homes);
+  // Returns the servers of the Freeze: the homes of keys, whatever has become of them.
+  const std::vector<NodeId>& Homes() const { return homes_; }
+
+  // Returns the rank that a server gets that joins now: the one that it wants, else the lowest
+  // vacant one; -1 where that is taken, or none is vacant. REQUIRES: frozen().
+  Rank VacantServerRank(Rank wanted) const;
+  // Returns the error that Admit would have for this server, whatever its rank.
+  absl::Status CheckAdmits(const JoinRequest& request) const;
+  // Returns the node that the server is to be.
+  NodeInfo MakeServer(const JoinRequest& request, Rank rank) const;
+  // Takes a server in, with which the next epoch begins. It gets the slots for which nobody
+  // answers. REQUIRES: CanAdmit(server).
+  void Admit(const NodeInfo& server, uint64_t join_id, absl::Time now);
+  // Does the same and EvictServer(lost, why) in one epoch, in which the newcomer has the slots of
+  // the server that is lost. REQUIRES: that is here and has the same rank.
+  void Replace(NodeId lost, absl::Status why, const HomeBytes& homes, const NodeInfo& server,
+               uint64_t join_id, absl::Time now);
+  // Returns whether the node is a new one, and a server of a rank that is vacant, or would be
+  // without the server `lost`. A node that MakeServer made for such a rank is one.
+  bool CanAdmit(const NodeInfo& server, uint64_t join_id, NodeId lost = 0) const;
 
   // Returns the node whose lease ended first, or null where none has ended.
   const Member* Expired(absl::Time now) const;
@@ -106,7 +130,18 @@ class MembershipTable {
   Nodes& Of(Role role) { return role == Role::kWorker ? workers_ : servers_; }
   const Nodes& Of(Role role) const { return role == Role::kWorker ? workers_ : servers_; }
   std::vector<Rank> FreeRanks(Role role) const;
+  void FindHomes();
+  absl::Status CheckRank(const JoinRequest& request) const;
+  absl::Status CheckPublicKey(const JoinRequest& request) const;
+  static absl::Status CheckProcesses(const JoinRequest& request);
   void SetLeaseEnd(Member* member, absl::Time end);
+  // Marks a member as taken out.
+  void TakeOut(Member* member, absl::Status why);
+  // Adds a server to the members and to the membership that is being made.
+  void TakeIn(const NodeInfo& server, uint64_t join_id, absl::Time now, Membership* next);
+  // Returns a copy of the membership, as the next epoch.
+  std::shared_ptr<Membership> NextEpoch() const;
+  void Begin(std::shared_ptr<Membership> next);
   // Gives out the free ranks of a role, and returns its nodes by rank.
   std::vector<NodeInfo> GiveRanks(Role role);
 
@@ -121,6 +156,7 @@ class MembershipTable {
   // Ends of the leases of nodes that are here.
   std::set<std::pair<absl::Time, NodeId>> leases_;
   std::shared_ptr<const Membership> membership_;
+  std::vector<NodeId> homes_;  // rising
 };
 
 }  // namespace bdn

@@ -228,6 +228,8 @@ CallId ServiceImpl::OnWaits(WaitsCall* call) {
       call->reply()->set_text(job.WaitsOf(node));
     } else if (job.state() == Job::State::kWaiting) {
       call->reply()->set_text("waiting for " + job.MissingNodes());
+    } else if (job.state() == Job::State::kRunning) {
+      call->reply()->set_text(job.WaitOfServers());
     }
   });
   return call->FinishNow(absl::OkStatus());

@@ -79,7 +79,7 @@ void WriteStatus(const Job& job, absl::Time now, bandoneon::control::StatusReply
     if (member.info.role == Role::kServer) Write(member.progress.held, node->mutable_held());
     Write(member.progress.stages, node->mutable_stages());
     node->set_seconds_since_heard(absl::ToDoubleSeconds(now - member.last_heard));
-    const Placer::Load load = declared.LoadOf(id);
+    const Placer::Load load = job.LoadOf(id);
     node->set_keys(load.keys);
     node->set_key_bytes(load.key_bytes);
     node->set_server_bytes(load.server_bytes);

@@ -19,8 +19,9 @@ using CallId = uint64_t;
 
 // The event that calls wait for.
 struct WaitSubject {
-  enum class Kind { kJoin, kDeclare, kBarrier, kLeave } kind;
-  uint64_t batch = 0;   // kDeclare
+  // kVacancy: a server that is to be none of the job's nodes before one of them is lost.
+  enum class Kind { kJoin, kDeclare, kBarrier, kLeave, kVacancy } kind;
+  uint64_t batch = 0;   // kDeclare; of kVacancy the number of the server among those that wait
   std::string barrier;  // kBarrier
 
   auto operator<=>(const WaitSubject&) const = default;
@@ -29,7 +30,7 @@ struct WaitSubject {
 // A call that waits: its node, the event, and the deadline.
 struct WaitingCall {
   WaitSubject subject;
-  NodeId node = 0;
+  NodeId node = 0;  // 0 of kVacancy
   absl::Time deadline;
 };
 

@@ -534,6 +534,8 @@ absl::StatusOr<JobConfig> Read(const wire::JobConfig& message) {
   return config;
 }
 
+absl::StatusOr<NodeInfo> Read(const wire::NodeInfo& message) { return ReadNode(message); }
+
 absl::StatusOr<Membership> Read(const wire::Membership& message) {
   Membership membership;
   membership.epoch = message.epoch();

@@ -74,6 +74,7 @@ void Write(const JoinRequest& request, bandoneon::control::JoinRequest* message)
 void Write(const absl::Status& status, bandoneon::control::Failure* message);
 
 absl::StatusOr<JobConfig> Read(const bandoneon::control::JobConfig& message);
+absl::StatusOr<NodeInfo> Read(const bandoneon::control::NodeInfo& message);
 absl::StatusOr<Membership> Read(const bandoneon::control::Membership& message);
 HeldBytes Read(const bandoneon::control::HeldBytes& message);
 absl::StatusOr<StageCounts> Read(const bandoneon::control::StageCounts& message);

@@ -418,6 +418,91 @@ def test_without_restarts_there_is_no_journal_and_a_lost_scheduler_is_the_end(st
     assert "--journal" not in "".join(arguments) and len(told.read_text().splitlines()) == 1
 
 
+def servers_that_tell_their_arguments(staged, joined=True):
+    """As scheduler_that_tells_its_arguments, of the servers of a job that has begun."""
+    told = staged.temporary.parent / "told"
+    write_program(staged.path.parent / "bandoneon-server",
+                  f'#!/bin/sh\necho "$BANDONEON_JOB_ID $$ $@ $BANDONEON_FURTHER" >> {told}\nexec sleep 1000\n')
+    scheduler = staged.path.parent / "bandoneon-scheduler"
+    if joined:
+        write_program(scheduler, scheduler.read_text().replace("echo 4242", "echo all nodes have joined >&2\necho 4242"))
+    return told
+
+
+def pid_of(lines, rank):
+    """The pid of the last server of the rank that has begun."""
+    return [int(pid) for _, pid, *arguments in lines if f"--rank={rank}" in arguments][-1]
+
+
+def test_a_server_that_a_signal_ended_is_started_again_as_it_was(staged):
+    told = servers_that_tell_their_arguments(staged)
+    line = "echo ready; while ! [ -e go ]; do sleep 0.05; done"
+    run = staged.start("run", "-n", 1, "-s", 2, "--restarts", 3, "--set", "further=7", *shell(f"cd {told.parent}; {line}"))
+    read_until(run.stdout, 1, "ready")
+    ends = []
+    for number, (rank, by) in enumerate([(1, signal.SIGKILL), (0, signal.SIGSEGV), (1, signal.SIGKILL)]):
+        pid = pid_of(await_schedulers(told, run, 2 + number), rank)
+        os.kill(pid, by)
+        (seen,) = [line for line in read_until(run.stderr, 1, "is started again") if "is started again" in line]
+        ends.append(f"server {rank} (pid {pid}) was killed by signal {by.value} ({signal.strsignal(by)})")
+        assert seen == f"[run] {ends[-1]}; it is started again, {number + 1} of 3 times, and goes on with the job"
+    lines = await_schedulers(told, run, 5)
+    (told.parent / "go").touch()
+    _, error = run.communicate(timeout=LIMIT)
+    assert run.returncode == 0, error
+    for rank in (0, 1):
+        of_rank = [[job, *arguments] for job, _, *arguments in lines if f"--rank={rank}" in arguments]
+        assert of_rank == [of_rank[0]] * (2 + rank) and "--listen=tcp://127.0.0.1:0" in of_rank[0] and of_rank[0][-1] == "7"
+    assert error.splitlines()[-1] == (
+        f"[run] server 0 was started again once, after {ends[1]}; server 1 was started again 2 times, after {ends[0]}, {ends[2]}")
+    assert staged.left_behind() == []
+
+
+def test_without_restarts_the_job_goes_on_while_a_server_runs(staged):
+    told = servers_that_tell_their_arguments(staged)
+    run = staged.start("run", "-s", 2, "--linger", "0s", *shell("echo ready; exec sleep 1000"))
+    read_until(run.stdout, 1, "ready")
+    lines = await_schedulers(told, run, 2)
+    first, second = (pid_of(lines, rank) for rank in (1, 0))
+    os.kill(first, signal.SIGKILL)
+    read_until(run.stderr, 1, f"server 1 (pid {first}) was killed by signal 9 (Killed); the job goes on with 1 of 2 servers")
+    assert run.poll() is None
+    os.kill(second, signal.SIGKILL)
+    _, error = run.communicate(timeout=LIMIT)
+    assert run.returncode == 128 + 9
+    assert error.splitlines()[-1] == f"[run] the job failed because server 0 (pid {second}) was killed by signal 9 (Killed)"
+
+
+def test_the_last_line_names_the_servers_that_were_lost(staged):
+    told = servers_that_tell_their_arguments(staged)
+    line = "echo ready; while ! [ -e go ]; do sleep 0.05; done"
+    run = staged.start("run", "-s", 2, "--restarts", 1, *shell(f"cd {told.parent}; {line}"))
+    read_until(run.stdout, 1, "ready")
+    first = pid_of(await_schedulers(told, run, 2), 0)
+    os.kill(first, signal.SIGKILL)
+    second = pid_of(await_schedulers(told, run, 3), 0)
+    os.kill(second, signal.SIGKILL)
+    read_until(run.stderr, 1, "the job goes on with 1 of 2 servers")
+    (told.parent / "go").touch()
+    _, error = run.communicate(timeout=LIMIT)
+    assert run.returncode == 0, error
+    assert error.splitlines()[-1] == (
+        f"[run] the job has ended without those that it lost: server 0 (pid {second}) was killed by signal 9 (Killed); "
+        f"server 0 was started again once, after server 0 (pid {first}) was killed by signal 9 (Killed)")
+
+
+@pytest.mark.parametrize("options, begun", [(["--set", "replay-steps=0"], True), ([], False)], ids=["replay-steps=0", "not begun"])
+def test_a_lost_server_is_the_end_where_nothing_is_replayed_or_the_job_has_not_begun(staged, options, begun):
+    told = servers_that_tell_their_arguments(staged, begun)
+    run = staged.start("run", "-s", 2, "--restarts", 3, "--linger", "0s", *options, *shell("echo ready; exec sleep 1000"))
+    read_until(run.stdout, 1, "ready")
+    pid = pid_of(await_schedulers(told, run, 2), 1)
+    os.kill(pid, signal.SIGKILL)
+    _, error = run.communicate(timeout=LIMIT)
+    assert run.returncode == 128 + 9
+    assert error.splitlines()[-1] == f"[run] the job failed because server 1 (pid {pid}) was killed by signal 9 (Killed)"
+
+
 def test_a_journal_of_ones_own_is_kept(staged):
     told = scheduler_that_tells_its_arguments(staged)
     done = staged.run("run", "--restarts", 1, "--set", "journal=/some/journal", *shell("echo $BANDONEON_JOURNAL"))
@@ -468,6 +553,7 @@ def test_a_scheduler_that_the_end_of_the_job_ends_is_not_started_again(staged):
     (["--grace", "soon", "--", "true"], "--grace is 'soon'"),
     (["--restarts", "-1", "--", "true"], "--restarts is '-1'"),
     (["--restarts", "often", "--", "true"], "--restarts is 'often'"),
+    (["--set", "replay-steps=many", "--", "true"], "setting replay-steps is 'many', which is no number"),
 ])
 def test_names_what_is_wrong_before_anything_starts(staged, args, names):
     write_program(staged.path.parent / "bandoneon-scheduler", "#!/bin/sh\necho started >&2; exit 1\n")

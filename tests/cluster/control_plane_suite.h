@@ -14,6 +14,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
+#include "common/base/status.h"
 #include "common/cluster/control_plane.h"
 #include "scheduler/job.h"
 
@@ -524,6 +525,83 @@ TEST_P(ControlPlaneSuite, AServerThatLeavesEarlyEndsTheJob) {
   JoinAll(1, 2);
   EXPECT_FALSE(Leave(servers_[1]).get().ok());
   EXPECT_THAT(Text(workers_[0].events->AwaitFailure()), HasSubstr("server 1"));
+}
+
+TEST_P(ControlPlaneSuite, ALostServersKeysMoveToAnother) {
+  options_.config.replay_steps = 8;
+  JoinAll(2, 2);
+  auto first = Declare(0, {Tensor("a")});
+  ASSERT_TRUE(Declare(1, {Tensor("a")}).get().ok());
+  ASSERT_TRUE(first.get().ok());
+  servers_[1].events->AwaitCatalogue(1);  // its connection is up
+  servers_[1].control->Close();
+  const NodeId lost = servers_[1].joined.node;
+  for (Node* node : {&workers_[0], &workers_[1], &servers_[0]}) {
+    const auto now = node->events->AwaitEpoch(2);
+    ASSERT_EQ(now->servers.size(), 1u);
+    EXPECT_EQ(now->servers[0].id, servers_[0].joined.node);
+    ASSERT_EQ(now->moved.count(lost), 1u);
+    EXPECT_THAT(now->moved.at(lost), ::testing::Each((SlotOwner{servers_[0].joined.node, 2})));
+  }
+  // The job goes on: a declaration waits for the server that is there.
+  first = Declare(0, {Tensor("b")});
+  EXPECT_TRUE(Declare(1, {Tensor("b")}).get().ok());
+  EXPECT_TRUE(first.get().ok());
+}
+
+TEST_P(ControlPlaneSuite, AServerThatLeavesEarlyIsLostAndHearsItIfItGoesOn) {
+  options_.config.replay_steps = 8;
+  JoinAll(1, 2);
+  EXPECT_TRUE(Leave(servers_[1]).get().ok());
+  EXPECT_EQ(workers_[0].events->AwaitEpoch(2)->servers.size(), 1u);
+  EXPECT_TRUE(IsEvicted(servers_[1].control->AcknowledgePlacement({.epoch = 1})));
+}
+
+TEST_P(ControlPlaneSuite, AServerThatAsksInAJobThatRunsTakesAVacantRank) {
+  options_.config.replay_steps = 8;
+  JoinAll(1, 2);
+  for (const char* name : {"a", "b"}) ASSERT_TRUE(Declare(0, {Tensor(name)}).get().ok());
+  // While all ranks are taken, it waits, and says so.
+  auto impatient = scheduler_->Connect();
+  const auto early = impatient->Join(Request(Role::kServer, 1), kShort);
+  EXPECT_EQ(early.status().code(), absl::StatusCode::kDeadlineExceeded) << early.status();
+  EXPECT_THAT(Text(early.status()), HasSubstr("waiting for a server of the job to be lost"));
+  Node next;
+  next.control = scheduler_->Connect();
+  auto joining = std::async(std::launch::async,
+                            [&] { return next.control->Join(Request(Role::kServer, 1), kLong); });
+  servers_[1].events->AwaitCatalogue(2);
+  servers_[1].control->Close();
+  const auto joined = joining.get();
+  ASSERT_TRUE(joined.ok()) << joined.status();
+  EXPECT_EQ(joined->rank, 1);
+  EXPECT_NE(joined->node, servers_[1].joined.node);
+  EXPECT_EQ(joined->data_secret, servers_[0].joined.data_secret);
+  EXPECT_GE(joined->membership->epoch, 2u);
+  // It hears of everything that there is, from the first version on.
+  ControlPlane::Events events = next.events->Callbacks();
+  Acknowledging(next.control.get(), &events);
+  next.control->Watch(std::move(events));
+  const DeclareResult all = next.events->AwaitCatalogue(2);
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_EQ(all[0]->tensors.at(0).name, "a");
+  EXPECT_EQ(all[1]->tensors.at(0).name, "b");
+  const auto now = workers_[0].events->AwaitEpoch(joined->membership->epoch);
+  EXPECT_NE(now->Find(joined->node), nullptr);
+  EXPECT_THAT(next.events->AwaitEpoch(1)->workers, ::testing::SizeIs(1));
+  // A declaration waits for it, too, and the end is as ever.
+  ASSERT_TRUE(Declare(0, {Tensor("c")}).get().ok());
+  EXPECT_EQ(next.events->AwaitCatalogue(3).size(), 3u);
+  EXPECT_TRUE(Leave(workers_[0]).get().ok());
+  EXPECT_TRUE(next.events->AwaitEpoch(joined->membership->epoch + 1)->workers.empty());
+  EXPECT_TRUE(Leave(next).get().ok());
+}
+
+TEST_P(ControlPlaneSuite, AWorkerStillCannotJoinAJobThatRuns) {
+  options_.config.replay_steps = 8;
+  JoinAll(1, 1);
+  const auto third = scheduler_->Connect()->Join(Request(Role::kWorker, -1), kLong);
+  EXPECT_EQ(third.status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
 TEST_P(ControlPlaneSuite, WorkersLeaveTogetherAndThenTheServersMayGo) {

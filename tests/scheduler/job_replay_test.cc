@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <random>
@@ -27,8 +28,9 @@ constexpr int kServers = 2;
 
 absl::Time At(double seconds) { return absl::UnixEpoch() + absl::Seconds(seconds); }
 
-JobOptions Options(int min_workers = 0) {
+JobOptions Options(int min_workers = 0, uint32_t replay_steps = 0) {
   JobOptions options;
+  options.config.replay_steps = replay_steps;
   options.config.job_id = "job";
   options.config.num_workers = kWorkers;
   options.config.num_servers = kServers;
@@ -115,9 +117,10 @@ DeclarationPart PartOf(const std::string& name, uint64_t number) {
 
 class JobReplayTest : public ::testing::Test {
  protected:
-  void Begin(int min_workers = 0) {
+  void Begin(int min_workers = 0, uint32_t replay_steps = 0) {
     min_workers_ = min_workers;
-    job_.emplace(Options(min_workers), At(0), &log_);
+    replay_steps_ = replay_steps;
+    job_.emplace(Options(min_workers, replay_steps), At(0), &log_);
     std::vector<CallId> joins;
     for (Rank rank = 0; rank < kWorkers; ++rank) {
       joins.push_back(job_->Join(JoinOf(Role::kWorker, rank), kControlVersion, At(1e9), At(now_)));
@@ -133,7 +136,7 @@ class JobReplayTest : public ::testing::Test {
   void Crash() {
     log_.records.push_back(ToRecord(JobResumed()));
     log_.is_of_barriers.push_back(false);
-    job_.emplace(Options(min_workers_), At(now_), &log_);
+    job_.emplace(Options(min_workers_, replay_steps_), At(now_), &log_);
     job_->Resume(log_.Events(), At(now_));
   }
   void HearAll(double now) {
@@ -153,6 +156,7 @@ class JobReplayTest : public ::testing::Test {
   std::map<CallId, Job::Completion> answers_;
   double now_ = 0;
   int min_workers_ = 0;
+  uint32_t replay_steps_ = 0;
 };
 
 TEST_F(JobReplayTest, HasTheMembershipAndRenewsTheLeases) {
@@ -353,6 +357,81 @@ TEST_F(JobReplayTest, ALostWorkerStaysLost) {
   EXPECT_TRUE(job_->Heartbeat(1, {}, At(1)).ok());
 }
 
+// A server that joins the job that runs, whatever its rank.
+JoinRequest NewServer(uint64_t join_id) {
+  JoinRequest request = JoinOf(Role::kServer, -1);
+  request.join_id = join_id;
+  return request;
+}
+
+TEST_F(JobReplayTest, SlotsOfLostServersStayWhereTheyAre) {
+  Begin(1, 32);
+  for (NodeId node = 1; node <= 3; ++node) {
+    job_->Declare(node, PartOf("a", 1), At(1e9), At(0));
+  }
+  job_->Lost(4, "went away");
+  job_->Lost(2, "went away");
+  const CallId joined = job_->Join(NewServer(1000), kControlVersion, At(1e9), At(0));
+  ASSERT_TRUE(Answer(joined).ok());
+  const CallId waiting = job_->Join(NewServer(1001), kControlVersion, At(1e9), At(0));
+  job_->Lost(5, "went away, too");
+  ASSERT_TRUE(Answer(waiting).ok());
+  const Membership before = *job_->table().membership();
+  EXPECT_EQ(before.servers.size(), 2u);
+  EXPECT_EQ(before.moved.size(), 2u);
+  EXPECT_EQ(before.unsafe, 3u);
+  Crash();
+  EXPECT_EQ(*job_->table().membership(), before);
+  EXPECT_EQ(job_->ViewOf(1).membership->moved, before.moved);
+  EXPECT_TRUE(IsEvicted(job_->Heartbeat(4, {}, At(0))));
+  // The answer of the last one was lost with the scheduler.
+  const CallId again = job_->Join(NewServer(1001), kControlVersion, At(9), At(0));
+  ASSERT_TRUE(Answer(again).ok()) << Answer(again);
+  EXPECT_EQ(answers_[again].join.node, answers_[waiting].join.node);
+  EXPECT_EQ(*answers_[again].join.membership, before);
+  EXPECT_EQ(*job_->table().membership(), before) << "it has not joined twice";
+}
+
+TEST_F(JobReplayTest, AJobWithoutAServerGoesOnWaitingForOne) {
+  Begin(0, 32);
+  job_->Lost(4, "went away");
+  job_->Lost(5, "went away");
+  Crash();
+  EXPECT_EQ(job_->state(), Job::State::kRunning);
+  ASSERT_TRUE(Answer(job_->Join(NewServer(1000), kControlVersion, At(9), At(0))).ok());
+  for (const auto& [home, slots] : job_->table().membership()->moved) {
+    for (const SlotOwner& owner : slots) EXPECT_EQ(owner, (SlotOwner{6, 4}));
+  }
+}
+
+TEST_F(JobReplayTest, AJobThatWaitedInVainForAServerStaysFailed) {
+  JobOptions options = Options(0, 32);
+  options.config.lease_timeout = absl::Hours(1);
+  options.join_timeout = absl::Seconds(30);
+  Begin(0, 32);
+  job_.emplace(options, At(0), &log_);
+  job_->Resume(log_.Events(), At(0));
+  job_->Lost(4, "went away");
+  job_->Lost(5, "went away");
+  job_->Advance(At(29));
+  // The next scheduler gives the servers as much time.
+  job_.emplace(options, At(20), &log_);
+  job_->Resume(log_.Events(), At(20));
+  job_->Advance(At(49));
+  EXPECT_TRUE(job_->failure().ok());
+  log_.refusal = absl::ResourceExhaustedError("no space left");
+  job_->Advance(At(50));
+  EXPECT_TRUE(job_->failure().ok());
+  EXPECT_EQ(job_->NextDeadline(), At(51));
+  log_.refusal = absl::OkStatus();
+  job_->Advance(At(51));
+  const absl::Status before = job_->failure();
+  EXPECT_THAT(std::string(before.message()), HasSubstr("no server is left"));
+  job_.emplace(options, At(60), &log_);
+  job_->Resume(log_.Events(), At(60));
+  EXPECT_EQ(job_->failure(), before);
+}
+
 TEST_F(JobReplayTest, AFailedJobStaysFailedByTheSameReason) {
   Begin();
   job_->Leave(2, absl::InternalError("out of memory"), At(1e9), At(0));
@@ -420,7 +499,7 @@ TEST(JobReplaySearch, AnyEventsLeaveAJobThatAnswers) {
     const auto name = [&] { return std::string(1, static_cast<char>('a' + below(3))); };
     std::vector<JobEvent> events = {begun};
     for (int i = 0; i < 40; ++i) {
-      switch (below(11)) {
+      switch (below(12)) {
         case 0: {
           DeclarationPart part = PartOf(name(), below(4));
           part.count = static_cast<uint32_t>(below(3));
@@ -468,11 +547,23 @@ TEST(JobReplaySearch, AnyEventsLeaveAJobThatAnswers) {
         case 10:
           events.push_back(ArrivalsAnswered{node(), {{below(4), {}}}});
           break;
+        case 11: {
+          NodeInfo server{.id = node() + static_cast<NodeId>(below(4)),
+                          .role = below(8) == 0 ? Role::kWorker : Role::kServer,
+                          .rank = static_cast<Rank>(below(kServers + 1))};
+          if (below(16) == 0) server.id = ~NodeId{0};
+          if (below(16) == 0) server.rank = -1;
+          events.push_back(ServerJoined{server, below(4), below(2) == 0 ? 0 : node(), "went"});
+          break;
+        }
       }
     }
-    Job job(Options(static_cast<int>(below(2))), At(0));
+    Job job(Options(static_cast<int>(below(2)), static_cast<uint32_t>(below(3))), At(0));
     job.Resume(events, At(1));
     std::vector<CallId> calls;
+    for (uint64_t join_id = 0; join_id < 3; ++join_id) {
+      calls.push_back(job.Join(NewServer(join_id), kControlVersion, At(2), At(1)));
+    }
     for (NodeId each = 0; each < kWorkers + kServers + 2; ++each) {
       (void)job.Heartbeat(each, {}, At(1));
       calls.push_back(job.ArriveAtBarrier(each, {name(), below(4), below(4)}, At(2), At(1)));
@@ -513,10 +604,10 @@ const std::vector<Program::Call> kCalls = {
 
 class CrashingRun {
  public:
-  CrashingRun(uint64_t seed, int min_workers, bool shortens)
-      : random_(seed), min_workers_(min_workers), programs_(kWorkers) {
+  CrashingRun(uint64_t seed, int min_workers, bool shortens, uint32_t replay_steps = 0)
+      : random_(seed), min_workers_(min_workers), replay_steps_(replay_steps), programs_(kWorkers) {
     if (shortens) log_.most = 3;
-    job_.emplace(Options(min_workers), At(0), &log_);
+    job_.emplace(Options(min_workers, replay_steps), At(0), &log_);
     for (Rank rank = 0; rank < kWorkers; ++rank) {
       job_->Join(JoinOf(Role::kWorker, rank), kControlVersion, At(1e9), At(0));
     }
@@ -535,6 +626,10 @@ class CrashingRun {
         Crash();
       } else if (dice < 6 && min_workers_ > 0 && turn > 20) {
         LoseOne();
+      } else if (dice < 8 && replay_steps_ > 0) {
+        LoseServer();
+      } else if (dice < 10 && replay_steps_ > 0) {
+        ServerAsks();
       } else if (dice < 12 && crashes > 0) {
         --crashes;
         BreakConnection(random_() % kWorkers);
@@ -545,6 +640,7 @@ class CrashingRun {
       } else {
         Step(random_() % kWorkers);
       }
+      CheckSlots();
       if (::testing::Test::HasFailure()) return;
     }
     ASSERT_TRUE(IsOver()) << "the programs do not end";
@@ -573,13 +669,50 @@ class CrashingRun {
     const std::vector<std::string> tensors = Tensors();
     log_.records.push_back(ToRecord(JobResumed()));
     log_.is_of_barriers.push_back(false);
-    job_.emplace(Options(min_workers_), At(0), &log_);
+    job_.emplace(Options(min_workers_, replay_steps_), At(0), &log_);
     job_->Resume(log_.Events(), At(0));
     EXPECT_EQ(*job_->table().membership(), before);
     EXPECT_EQ(job_->declarations().version(), version);
     EXPECT_EQ(job_->LeavingRanks(), leaving);
     EXPECT_EQ(Tensors(), tensors);
     for (Program& program : programs_) program.waiting.reset();
+    for (auto& [join_id, asked] : asking_) asked.reset();
+  }
+  // Every slot belongs to a server that is there, unless there is none, and since an epoch that has
+  // been.
+  void CheckSlots() {
+    const Membership& now = *job_->table().membership();
+    std::set<NodeId> present;
+    for (const NodeInfo& server : now.servers) present.insert(server.id);
+    for (Rank rank = 0; rank < kServers; ++rank) {
+      const auto home = static_cast<NodeId>(kWorkers + rank + 1);
+      EXPECT_NE(present.count(home), now.moved.count(home));
+    }
+    EXPECT_LE(now.servers.size(), static_cast<size_t>(kServers));
+    for (const auto& [home, slots] : now.moved) {
+      EXPECT_LE(home, static_cast<NodeId>(kWorkers + kServers));
+      for (const SlotOwner& owner : slots) {
+        EXPECT_EQ(present.count(owner.server), present.empty() ? 0u : 1u);
+        EXPECT_TRUE(owner.since > 1 && owner.since <= now.epoch);
+      }
+    }
+  }
+  void LoseServer() {
+    const std::vector<NodeInfo>& here = job_->table().membership()->servers;
+    if (here.empty()) return;
+    const NodeId gone = here[random_() % here.size()].id;
+    if (random_() % 4 == 0) {
+      job_->Leave(gone, absl::OkStatus(), At(1e9), At(0));
+    } else {
+      job_->Lost(gone, "went");
+    }
+  }
+  // A new server asks, or one again whose call was broken.
+  void ServerAsks() {
+    const auto broken =
+        std::ranges::find_if(asking_, [](const auto& one) { return !one.second.has_value(); });
+    const uint64_t join_id = broken == asking_.end() ? next_join_id_++ : broken->first;
+    asking_[join_id] = job_->Join(NewServer(join_id), kControlVersion, At(1e9), At(0));
   }
   // The call is made again, before or after it is noticed that the first one's caller is gone.
   void BreakConnection(size_t worker) {
@@ -605,14 +738,29 @@ class CrashingRun {
     programs_[gone].waiting.reset();
   }
   void Install() {
-    for (Rank rank = 0; rank < kServers; ++rank) {
-      (void)job_->AcknowledgePlacement(static_cast<NodeId>(kWorkers + rank + 1),
-                                       job_->declarations().version(), At(0));
+    const std::vector<NodeInfo> servers = job_->table().membership()->servers;
+    for (const NodeInfo& server : servers) {
+      (void)job_->AcknowledgePlacement(server.id, job_->declarations().version(), At(0));
     }
   }
   // Hands out the answers, or loses them.
   void Deliver(bool loses) {
     for (const Job::Completion& done : job_->TakeCompletions()) {
+      for (auto next = asking_.begin(); next != asking_.end();) {
+        const auto one = next++;
+        if (one->second != done.call_id) continue;
+        one->second.reset();
+        if (loses) continue;
+        // One that was lost in the meantime is told so, and one that is late that the job is done.
+        const bool is_told =
+            done.status.ok() || IsEvicted(done.status) || job_->state() == Job::State::kDone;
+        EXPECT_TRUE(is_told) << done.status;
+        if (done.status.ok()) {
+          const auto [known, is_first] = joined_.emplace(one->first, done.join.node);
+          EXPECT_EQ(known->second, done.join.node) << "it has joined twice";
+        }
+        asking_.erase(one);
+      }
       for (size_t i = 0; i < programs_.size(); ++i) {
         Program& program = programs_[i];
         if (program.waiting != done.call_id) continue;
@@ -671,6 +819,10 @@ class CrashingRun {
 
   std::mt19937_64 random_;
   const int min_workers_;
+  const uint32_t replay_steps_;
+  std::map<uint64_t, std::optional<CallId>> asking_;  // servers that join, by their numbers
+  std::map<uint64_t, NodeId> joined_;
+  uint64_t next_join_id_ = 1000;
   MemoryLog log_;
   std::optional<Job> job_;
   std::vector<Program> programs_;
@@ -695,6 +847,14 @@ TEST(JobCrashSearch, AShortenedLogIsAsGood) {
   for (uint64_t seed = 1; seed <= 2000 && !::testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE(seed);
     CrashingRun run(seed, 0, true);
+    run.RunWith(20);
+  }
+}
+
+TEST(JobCrashSearch, ServersMayBeLostAndJoinBeside) {
+  for (uint64_t seed = 1; seed <= 3000 && !::testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE(seed);
+    CrashingRun run(seed, static_cast<int>(seed % 3) / 2, seed % 2 == 0, 32);
     run.RunWith(20);
   }
 }

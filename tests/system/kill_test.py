@@ -52,7 +52,7 @@ class Job:
             raise
 
     def _start_all(self, env, port_file):
-        self._start("scheduler", [BIN / "bandoneon-scheduler", "--workers=2", "--servers=2",
+        self._start("scheduler", [BIN / "bandoneon-scheduler", "--workers=2", "--servers=2", "--replay-steps=0",
                                   f"--port-file={port_file}"], env)
         self.processes["scheduler"].wait_for("listens at")
         env["BANDONEON_SCHEDULER"] = f"127.0.0.1:{port_file.read_text().strip()}"
