@@ -26,7 +26,7 @@ namespace bdn {
 // join.
 inline constexpr uint32_t kControlVersion = 17;
 // The most steps of which workers keep their pushes for servers that are lost.
-inline constexpr uint32_t kMostReplaySteps = 1024;
+inline constexpr uint32_t kMostReplaySteps = 128;
 
 // The decisions of the scheduler that hold for all nodes.
 struct JobConfig {

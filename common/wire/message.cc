@@ -329,7 +329,7 @@ absl::StatusOr<KeyReport> DecodeReport(ByteSpan bytes) {
     const size_t at = kReportFixedBytes + i * kInitBytes;
     LoggedInit init{.request = LoadLittle<uint32_t>(bytes, at + 8)};
     BDN_ASSIGN_OR_RETURN(init.after, LoadStep(bytes, at, "report: init"));
-    const bool rises = report.inits.empty() || (init.after >= report.inits.back().after &&
+    const bool rises = report.inits.empty() || (init.after > report.inits.back().after &&
                                                 init.request > report.inits.back().request);
     if (!rises || init.request == 0) {
       return InvalidArgument("report: init %d after step %d is not in order", init.request,

@@ -72,7 +72,7 @@ struct LoggedInit {
   bool operator==(const LoggedInit&) const = default;
 };
 // The most inits that a worker keeps for a server that may be lost.
-inline constexpr size_t kMostLoggedInits = 128;
+inline constexpr size_t kMostLoggedInits = 256;
 
 // The facts that a worker tells the new server of a key, whose former server was lost.
 struct KeyReport {

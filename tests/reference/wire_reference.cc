@@ -60,7 +60,7 @@ uint32_t Crc32c(const Bytes& bytes) {
 std::optional<Header> ReadHeader(const Bytes& bytes) {
   if (bytes.size() != 96) return std::nullopt;
   if (Number(bytes, 0, 4) != 0x464e4442) return std::nullopt;
-  if (Number(bytes, 4, 2) != 2) return std::nullopt;
+  if (Number(bytes, 4, 2) != 3) return std::nullopt;
   if (Number(bytes, 6, 2) != 96) return std::nullopt;
   if (Number(bytes, 92, 4) != Crc32c(Bytes(bytes.begin(), bytes.begin() + 92))) return std::nullopt;
 
@@ -74,7 +74,9 @@ std::optional<Header> ReadHeader(const Bytes& bytes) {
   header.step = Number(bytes, 24, 8);
   header.base_step = Number(bytes, 32, 8);
   header.num_elements = Number(bytes, 40, 8);
-  header.element_offset = Number(bytes, 48, 8);
+  const bool is_of_round = header.type == 2 || header.type == 3;
+  (is_of_round ? header.saved_step : header.element_offset) = Number(bytes, 48, 8);
+  if (header.saved_step != 0 && header.saved_step >= header.step) return std::nullopt;
   header.epoch = static_cast<uint32_t>(Number(bytes, 56, 4));
   header.catalogue_version = static_cast<uint32_t>(Number(bytes, 60, 4));
   header.weight = Float(static_cast<uint32_t>(Number(bytes, 64, 4)));
@@ -87,8 +89,8 @@ std::optional<Header> ReadHeader(const Bytes& bytes) {
   header.request = static_cast<uint32_t>(Number(bytes, 88, 4));
 
   constexpr uint8_t kHello = 1, kPush = 2, kReply = 3, kProbe = 4, kInit = 5, kFetch = 6,
-                    kValue = 7, kError = 8, kTransport = 10;
-  if (header.type < 1 || header.type > 10) return std::nullopt;
+                    kValue = 7, kError = 8, kTransport = 10, kReport = 11, kRebuild = 12;
+  if (header.type < 1 || header.type > 12) return std::nullopt;
   constexpr uint8_t kAbsent = 1, kNonFinite = 2, kUnwanted = 4, kUncompressed = 8, kSame = 16;
   const uint8_t beside = header.flags & ~kUncompressed;
   const bool has_legal_flags =
@@ -106,7 +108,7 @@ std::optional<Header> ReadHeader(const Bytes& bytes) {
   const bool may_have_request = header.type != kHello && header.type != kPush &&
                                 header.type != kProbe && header.type != kTransport;
   if (header.codec != 0 && !may_have_codec) return std::nullopt;
-  if (header.part > (is_state ? 7 : 0)) return std::nullopt;
+  if (header.part > (is_state ? 8 : 0)) return std::nullopt;
   if (header.base_step != 0 && !may_have_base) return std::nullopt;
   if (header.element_offset != 0 && !is_state) return std::nullopt;
   if (header.program_steps != 0 && header.type != kPush) return std::nullopt;
@@ -117,6 +119,7 @@ std::optional<Header> ReadHeader(const Bytes& bytes) {
   const bool is_short = header.type == kHello || header.type == kTransport;
   const uint32_t most = is_short                ? 1024
                         : header.type == kError ? 4104
+                        : header.type == kReport || header.type == kRebuild ? 4096
                         : header.type == kFetch ? 32
                                                 : 1073741824;
   if (header.payload_bytes > most) return std::nullopt;
@@ -177,6 +180,42 @@ std::optional<Counters> ReadCounters(const Bytes& bytes) {
   if (!std::isfinite(counters.previous_learning_rate)) return std::nullopt;
   if (counters.updates > uint64_t{1} << 62) return std::nullopt;
   return counters;
+}
+
+std::optional<Report> ReadReport(const Bytes& bytes) {
+  if (bytes.size() < 64) return std::nullopt;
+  constexpr uint64_t kMostStep = uint64_t{1} << 62;
+  for (size_t at = 0; at < 56; at += 8) {
+    if (Number(bytes, at, 8) > kMostStep) return std::nullopt;
+  }
+  Report report;
+  report.done = Number(bytes, 0, 8);
+  report.complete_from = Number(bytes, 8, 8);
+  report.open = Number(bytes, 16, 8);
+  report.uncompressed_from = Number(bytes, 24, 8);
+  report.snapshots = {Number(bytes, 32, 8), Number(bytes, 40, 8)};
+  report.keeps_value = Number(bytes, 48, 8);
+  report.flags = static_cast<uint32_t>(Number(bytes, 56, 4));
+  const uint64_t count = Number(bytes, 60, 4);
+  if (report.flags > 15 || count > 256 || bytes.size() != 64 + 12 * count) return std::nullopt;
+  for (uint64_t i = 0; i < count; ++i) {
+    const uint64_t after = Number(bytes, 64 + 12 * i, 8);
+    const auto request = static_cast<uint32_t>(Number(bytes, 72 + 12 * i, 4));
+    if (after > kMostStep || request == 0) return std::nullopt;
+    if (i > 0 && (after < report.inits.back().first || request <= report.inits.back().second)) {
+      return std::nullopt;
+    }
+    report.inits.emplace_back(after, request);
+  }
+  return report;
+}
+
+std::optional<Order> ReadOrder(const Bytes& bytes) {
+  if (bytes.size() != 24) return std::nullopt;
+  const Order order{Number(bytes, 0, 8), Number(bytes, 8, 8), Number(bytes, 16, 8)};
+  if (order.what > 2 || order.start > order.target) return std::nullopt;
+  if (order.target > uint64_t{1} << 62) return std::nullopt;
+  return order;
 }
 
 std::optional<FabricHandshake> ReadFabricHandshake(const Bytes& bytes) {

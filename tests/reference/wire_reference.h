@@ -1,9 +1,11 @@
 #ifndef BANDONEON_TESTS_REFERENCE_WIRE_REFERENCE_H_
 #define BANDONEON_TESTS_REFERENCE_WIRE_REFERENCE_H_
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 // A second decoder of the wire format, written from proto/wire_format.md alone: byte by byte, with
@@ -20,7 +22,7 @@ uint32_t Crc32c(const Bytes& bytes);
 struct Header {
   uint8_t type, codec, flags, part;
   uint32_t sender;
-  uint64_t key, step, base_step, num_elements, element_offset;
+  uint64_t key, step, base_step, num_elements, element_offset = 0, saved_step = 0;
   uint32_t epoch, catalogue_version;
   float weight, learning_rate;
   uint32_t payload_bytes, payload_crc, program_steps, request;
@@ -52,6 +54,25 @@ struct Counters {
   float previous_learning_rate;
 };
 std::optional<Counters> ReadCounters(const Bytes& bytes);
+
+struct Report {
+  uint64_t done = 0;
+  uint64_t complete_from = 0;
+  uint64_t open = 0;
+  uint64_t uncompressed_from = 0;
+  std::array<uint64_t, 2> snapshots{};
+  uint64_t keeps_value = 0;
+  uint32_t flags = 0;
+  std::vector<std::pair<uint64_t, uint32_t>> inits;  // the step before it, and its number
+};
+std::optional<Report> ReadReport(const Bytes& bytes);
+
+struct Order {
+  uint64_t what = 0;
+  uint64_t start = 0;
+  uint64_t target = 0;
+};
+std::optional<Order> ReadOrder(const Bytes& bytes);
 
 // Section 2, On a fabric.
 struct FabricHandshake {

@@ -155,6 +155,89 @@ Bytes CountersBytes(const StateCounters& counters) {
   return ToBytes(EncodeCounters(counters).span());
 }
 
+TEST(ReportTest, AgreesWithTheReferenceOnRandomReports) {
+  std::mt19937_64 random(5);
+  for (int i = 0; i < 500; ++i) {
+    const auto step = [&] { return random() % (random() % 2 == 0 ? 40 : kMaxStep + 1); };
+    KeyReport report{.done = step(),
+                     .complete_from = step(),
+                     .open = step(),
+                     .uncompressed_from = step(),
+                     .snapshots = {step(), step()},
+                     .keeps_value = step(),
+                     .is_root = random() % 2 == 0,
+                     .is_broken = random() % 2 == 0,
+                     .is_retired = random() % 2 == 0,
+                     .is_redone = random() % 2 == 0};
+    Step after = random() % 3;
+    for (uint64_t n = random() % 5; n > 0; --n) {
+      report.inits.push_back(
+          {after, static_cast<uint32_t>(report.inits.size() * 7 + 1 + random() % 7)});
+      after += 1 + random() % 9;
+    }
+    const Buffer payload = EncodeReport(report);
+    EXPECT_EQ(DecodeReport(payload.span()).value(), report);
+    Bytes bytes = ToBytes(payload.span());
+    const auto theirs = wire_reference::ReadReport(bytes);
+    ASSERT_TRUE(theirs.has_value());
+    EXPECT_EQ(theirs->done, report.done);
+    EXPECT_EQ(theirs->complete_from, report.complete_from);
+    EXPECT_EQ(theirs->open, report.open);
+    EXPECT_EQ(theirs->uncompressed_from, report.uncompressed_from);
+    EXPECT_EQ(theirs->snapshots[0], report.snapshots[0]);
+    EXPECT_EQ(theirs->snapshots[1], report.snapshots[1]);
+    EXPECT_EQ(theirs->keeps_value, report.keeps_value);
+    EXPECT_EQ(theirs->inits.size(), report.inits.size());
+    const uint32_t flags = (report.is_root ? 1 : 0) + (report.is_broken ? 2 : 0) +
+                           (report.is_retired ? 4 : 0) + (report.is_redone ? 8 : 0);
+    EXPECT_EQ(theirs->flags, flags);
+    // A damaged one is refused by both, or read alike.
+    bytes[random() % bytes.size()] ^= static_cast<uint8_t>(1u << (random() % 8));
+    const auto damaged = DecodeReport(Span(bytes));
+    EXPECT_EQ(damaged.ok(), wire_reference::ReadReport(bytes).has_value()) << damaged.status();
+  }
+}
+
+TEST(ReportTest, NamesWhatIsWrong) {
+  const Bytes good = ToBytes(EncodeReport({.done = 5, .inits = {{1, 2}, {3, 4}}}).span());
+  const auto refused = [](const Bytes& bytes, const std::string& named) {
+    const absl::Status status = DecodeReport(Span(bytes)).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(named));
+    EXPECT_FALSE(wire_reference::ReadReport(bytes).has_value());
+  };
+  refused(Bytes(good.begin(), good.begin() + 63), "at least 64");
+  refused(Bytes(good.begin(), good.end() - 1), "for 2 inits");
+  refused(Put(good, 0, kMaxStep + 1), "done");
+  refused(Put(good, 8, kMaxStep + 1), "complete_from");
+  refused(Put(good, 40, kMaxStep + 1), "snapshot");
+  refused(Put(good, 56, uint32_t{16}), "unknown flags 0x10");
+  refused(Put(good, 60, uint32_t{1} << 31), "inits");
+  refused(Put(good, 64, uint64_t{3}), "not in order");
+  refused(Put(good, 72, uint32_t{0}), "not in order");
+  refused(Put(good, 84, uint32_t{2}), "not in order");
+}
+
+TEST(OrderTest, ComesBackAndNamesWhatIsWrong) {
+  const RebuildOrder order{RebuildOrder::What::kRedo, 9, 12};
+  EXPECT_EQ(DecodeOrder(EncodeOrder(order).span()).value(), order);
+  const Bytes good = ToBytes(EncodeOrder(order).span());
+  const auto theirs = wire_reference::ReadOrder(good);
+  ASSERT_TRUE(theirs.has_value());
+  EXPECT_EQ(theirs->what, 2u);
+  EXPECT_EQ(theirs->start, 9u);
+  EXPECT_EQ(theirs->target, 12u);
+  const auto refused = [](const Bytes& bytes, const std::string& named) {
+    const absl::Status status = DecodeOrder(Span(bytes)).status();
+    EXPECT_THAT(std::string(status.message()), HasSubstr(named));
+    EXPECT_FALSE(wire_reference::ReadOrder(bytes).has_value());
+  };
+  refused(Bytes(good.begin(), good.begin() + 23), "expected 24");
+  refused(Put(good, 0, uint64_t{3}), "unknown order 3");
+  refused(Put(good, 8, uint64_t{13}), "from step 13 to step 12");
+  refused(Put(good, 16, kMaxStep + 1), "target");
+}
+
 TEST(CountersTest, ComeBackAsTheyWere) {
   for (const StateCounters& counters :
        {StateCounters{}, StateCounters{12, 0.25f}, StateCounters{kMaxStep, -1e30f}}) {

@@ -102,7 +102,7 @@ absl::StatusOr<StateCall> Read(const wire::StateCall& message) {
     }
     call.link_part = static_cast<LinkState>(message.part());
   } else {
-    if (message.part() > static_cast<uint32_t>(kLastStatePart)) {
+    if (message.part() > static_cast<uint32_t>(StatePart::kRule)) {
       return InvalidArgument("part %d of a server's state is none", message.part());
     }
     call.server_part = static_cast<StatePart>(message.part());

@@ -37,6 +37,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Check(counters.ok() == wire_reference::ReadCounters(bytes).has_value());
   if (counters.ok()) CheckSame(bdn::EncodeCounters(*counters), span);
 
+  const auto report = bdn::DecodeReport(span);
+  Check(report.ok() == wire_reference::ReadReport(bytes).has_value());
+  if (report.ok()) CheckSame(bdn::EncodeReport(*report), span);
+
+  const auto order = bdn::DecodeOrder(span);
+  Check(order.ok() == wire_reference::ReadOrder(bytes).has_value());
+  if (order.ok()) CheckSame(bdn::EncodeOrder(*order), span);
+
   const absl::Status error = bdn::DecodeError(span);
   Check(!error.ok());
   if (wire_reference::ReadError(bytes).has_value()) CheckSame(bdn::EncodeError(error), span);
