@@ -51,7 +51,6 @@ absl::Status Job::Record(const JobEvent& event) {
 
 void Job::Resume(const std::vector<JobEvent>& events, absl::Time now) {
   JobLog* const log = std::exchange(log_, nullptr);
-  is_logged_ = true;
   for (const JobEvent& event : events) Replay(event, now);
   Replay(JobResumed(), now);
   completions_.clear();
@@ -1002,7 +1001,10 @@ void Job::Advance(absl::Time now) {
   ExpireLeases(now);
   AdmitServers();
   ExpireCalls(now);
-  if (now >= std::max(servers_deadline_, deferred_until_) && failure_.ok()) FailWithoutServers();
+  // A job without servers has a log, which is null only while events are replayed.
+  if (log_ != nullptr && now >= std::max(servers_deadline_, deferred_until_) && failure_.ok()) {
+    FailWithoutServers();
+  }
   if (state() == State::kWaiting && now >= join_deadline_) {
     Fail(DeadlineExceeded("not all nodes joined in time: waiting for %s", table_.Missing()));
   }

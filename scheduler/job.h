@@ -256,7 +256,7 @@ class Job {
 
   const JobOptions options_;
   JobLog* log_;  // null where there is none, and while events are replayed
-  bool is_logged_;
+  const bool is_logged_;
   // Until then nothing is decided by time, because the log has refused that.
   absl::Time deferred_until_ = absl::InfinitePast();
   absl::Status superseded_;

@@ -246,7 +246,7 @@ void MembershipTable::Begin(std::shared_ptr<Membership> next) {
   membership_ = std::move(next);
 }
 
-void MembershipTable::TakeOut(Member* member, absl::Status why) {
+void MembershipTable::MarkEvicted(Member* member, absl::Status why) {
   member->evicted = std::move(why);
   ++num_gone_;
   leases_.erase({member->lease_end, member->info.id});
@@ -254,7 +254,7 @@ void MembershipTable::TakeOut(Member* member, absl::Status why) {
 
 void MembershipTable::Evict(NodeId worker, absl::Status why) {
   Member& member = members_.at(worker);
-  TakeOut(&member, std::move(why));
+  MarkEvicted(&member, std::move(why));
   auto next = NextEpoch();
   std::erase_if(next->workers, [worker](const NodeInfo& node) { return node.id == worker; });
   next->vacant.insert(std::ranges::upper_bound(next->vacant, member.info.rank), member.info.rank);
@@ -263,7 +263,7 @@ void MembershipTable::Evict(NodeId worker, absl::Status why) {
 }
 
 void MembershipTable::EvictServer(NodeId server, absl::Status why, const HomeBytes& homes) {
-  TakeOut(&members_.at(server), std::move(why));
+  MarkEvicted(&members_.at(server), std::move(why));
   auto next = NextEpoch();
   std::erase_if(next->servers, [server](const NodeInfo& node) { return node.id == server; });
   MoveSlots(server, homes, next.get());
@@ -309,8 +309,8 @@ bool MembershipTable::CanAdmit(const NodeInfo& server, uint64_t join_id, NodeId 
          before->info.rank == server.rank;
 }
 
-void MembershipTable::TakeIn(const NodeInfo& server, uint64_t join_id, absl::Time now,
-                             Membership* next) {
+void MembershipTable::AddServer(const NodeInfo& server, uint64_t join_id, absl::Time now,
+                                Membership* next) {
   Member& member = members_[server.id];
   member.info = server;
   member.join_id = join_id;
@@ -324,17 +324,17 @@ void MembershipTable::TakeIn(const NodeInfo& server, uint64_t join_id, absl::Tim
 
 void MembershipTable::Admit(const NodeInfo& server, uint64_t join_id, absl::Time now) {
   auto next = NextEpoch();
-  TakeIn(server, join_id, now, next.get());
+  AddServer(server, join_id, now, next.get());
   GiveFreeSlots(server.id, next.get());
   Begin(std::move(next));
 }
 
 void MembershipTable::Replace(NodeId lost, absl::Status why, const HomeBytes& homes,
                               const NodeInfo& server, uint64_t join_id, absl::Time now) {
-  TakeOut(&members_.at(lost), std::move(why));
+  MarkEvicted(&members_.at(lost), std::move(why));
   auto next = NextEpoch();
   std::erase_if(next->servers, [lost](const NodeInfo& node) { return node.id == lost; });
-  TakeIn(server, join_id, now, next.get());
+  AddServer(server, join_id, now, next.get());
   GiveSlots(lost, server.id, homes, next.get());
   GiveFreeSlots(server.id, next.get());
   Begin(std::move(next));

@@ -136,9 +136,9 @@ class MembershipTable {
   static absl::Status CheckProcesses(const JoinRequest& request);
   void SetLeaseEnd(Member* member, absl::Time end);
   // Marks a member as taken out.
-  void TakeOut(Member* member, absl::Status why);
+  void MarkEvicted(Member* member, absl::Status why);
   // Adds a server to the members and to the membership that is being made.
-  void TakeIn(const NodeInfo& server, uint64_t join_id, absl::Time now, Membership* next);
+  void AddServer(const NodeInfo& server, uint64_t join_id, absl::Time now, Membership* next);
   // Returns a copy of the membership, as the next epoch.
   std::shared_ptr<Membership> NextEpoch() const;
   void Begin(std::shared_ptr<Membership> next);

@@ -41,8 +41,8 @@ struct JobConfig {
   // A node waits so long for a scheduler that does not answer, because one that starts again goes
   // on with the job; 0: none does, and a node waits for a lease.
   absl::Duration scheduler_timeout = absl::ZeroDuration();
-  // The keys of a server that is lost are rebuilt on another, for which each worker keeps its pushes
-  // of so many steps at most; 0: the job ends with a server.
+  // The keys of a server that is lost are rebuilt on another, for which each worker keeps its
+  // pushes of so many steps at most; 0: the job ends with a server.
   uint32_t replay_steps = 0;
   uint64_t partition_bytes = uint64_t{4} << 20;  // most bytes of fp32 a key
   // Tensors of fewer bytes are fused into groups of at most so many.

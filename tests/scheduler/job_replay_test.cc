@@ -415,7 +415,7 @@ TEST_F(JobReplayTest, AJobThatWaitedInVainForAServerStaysFailed) {
   job_->Lost(5, "went away");
   job_->Advance(At(29));
   // The next scheduler gives the servers as much time.
-  job_.emplace(options, At(20), &log_);
+  job_.emplace(options, At(1), &log_);
   job_->Resume(log_.Events(), At(20));
   job_->Advance(At(49));
   EXPECT_TRUE(job_->failure().ok());

@@ -166,6 +166,28 @@ TEST_F(SchedulerDaemonTest, EndsWithOneWhenANodeIsLostAndTellsTheOthers) {
   EXPECT_THAT(daemon_->output(), HasSubstr(std::string(failure.message())));
 }
 
+TEST_F(SchedulerDaemonTest, SaysHowTheJobGoesOnWithoutAServerAndWithAnother) {
+  Start({"--servers=2"});
+  std::vector<std::unique_ptr<ControlPlane>> nodes;
+  const auto join = [&](Role role, Rank rank) {
+    nodes.push_back(*SchedulerClient::Create(address(), {}, &clock_));
+    JoinRequest request{.role = role, .wanted_rank = rank, .host = "h"};
+    if (role == Role::kServer) request.endpoints = {EndpointOf("tcp://x")};
+    return std::async(std::launch::async, [request, node = nodes.back().get()] {
+      return node->Join(request, kLong).status();
+    });
+  };
+  std::vector<std::future<absl::Status>> joins;
+  joins.push_back(join(Role::kWorker, 0));
+  for (const Rank rank : {0, 1}) joins.push_back(join(Role::kServer, rank));
+  for (auto& joined : joins) EXPECT_TRUE(joined.get().ok());
+  nodes.back()->Close();
+  EXPECT_TRUE(daemon_->AwaitOutput(
+      "the job goes on, with 1 of 2 servers: without server 1, which stopped answering"));
+  EXPECT_TRUE(join(Role::kServer, -1).get().ok());
+  EXPECT_TRUE(daemon_->AwaitOutput("the job goes on, with 2 of 2 servers: with server 1"));
+}
+
 TEST_F(SchedulerDaemonTest, ItsSuddenDeathEndsEveryWaitAndIsNamed) {
   Start();
   Fill();

@@ -22,7 +22,9 @@
 #include "common/cluster/scheduler_client.h"
 #include "common/cluster/status_fetch.h"
 #include "proto/control.grpc.pb.h"
+#include "scheduler/job_metrics.h"
 #include "scheduler/service.h"
+#include "scheduler/status_reply.h"
 #include "tests/cluster/ask_health.h"
 
 // The service beyond ControlPlane's contract: bytes from strangers, status, health, addresses.
@@ -559,6 +561,48 @@ TEST(GrpcHealthServer, TakesConnectionsAgainOnceThereAreDescriptors) {
   const auto health = *HealthServer::Start("127.0.0.1:0");
   ExpectConnectionsTakenOnceThereAreDescriptors(*health);
   EXPECT_EQ(AskHealth("127.0.0.1:" + std::to_string(health->port())), kNotServing);
+}
+
+TEST_F(GrpcServiceTest, ALostServerIsShownAndCountedUntilAnotherComes) {
+  options_.config.replay_steps = 8;
+  Start();
+  Registry registry;
+  const auto sources = AddJobMetrics(service_.get(), &registry);
+  const auto lost = [&] {
+    for (const FamilySamples& family : registry.CollectFamilies()) {
+      if (std::string(family.family.name) == "servers_lost") return family.series.at(0).value;
+    }
+    return -1.0;
+  };
+  EXPECT_EQ(lost(), 0);
+  Fill();
+  EXPECT_EQ(lost(), 0);
+  // One that waits for a server to be lost says so to whoever asks.
+  auto next = std::async(std::launch::async, [this] { return Join(Role::kServer); });
+  std::string waits;
+  while (waits != "waiting for a server of the job to be lost: all 1 are here") {
+    wire::WaitsReply reply;
+    grpc::ClientContext context;
+    ASSERT_TRUE(stub_->Waits(&context, wire::Caller(), &reply).ok());
+    waits = reply.text();
+    ASSERT_EQ(waits.empty(), false);
+  }
+  size_t asked = 0;
+  while (asked == 0) {
+    service_->host()->Read([&](const Job& job, absl::Time) { asked = job.Waits().size(); });
+  }
+  service_->host()->Lost(server_.node(), "was killed");
+  const NodeId newcomer = next.get().node();
+  EXPECT_EQ(lost(), 0) << "another has come";
+  service_->host()->Read([&](const Job& job, absl::Time now) {
+    wire::StatusReply reply;
+    WriteStatus(job, now, &reply);
+    ASSERT_EQ(reply.nodes_size(), 3);
+    for (const wire::StatusReply::Node& node : reply.nodes()) {
+      EXPECT_EQ(node.lost(), node.info().id() == server_.node());
+      EXPECT_TRUE(node.info().id() != newcomer || node.info().rank() == 0);
+    }
+  });
 }
 
 }  // namespace
