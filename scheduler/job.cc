@@ -647,11 +647,15 @@ CallId Job::Leave(NodeId node, const absl::Status& reason, absl::Time deadline, 
   // The node asks again, because the answer to its first call was lost.
   if (member != nullptr && member->left && reason.ok()) return AnswerNow(absl::OkStatus());
   absl::Status status = CheckMember(node);
-  const bool is_lost = status.ok() && reason.ok() && member->info.role == Role::kServer &&
-                       !work_done_ && MayLoseServers();
-  if (is_lost) {
+  const bool is_of_server =
+      status.ok() && member->info.role == Role::kServer && !work_done_ && MayLoseServers();
+  // A signal ends a server for a reason of its own, such as a new version of its pod. Any other
+  // error is one that the job would have with another server, too.
+  const bool is_stopped = absl::IsUnavailable(reason);
+  if (is_of_server && (reason.ok() || (is_stopped && MayGoOnWithout(member->info)))) {
     // The log has this as the loss that it is.
-    status = Lose(node, "left before the workers were done");
+    status = Lose(node, reason.ok() ? "left before the workers were done"
+                                    : absl::StrFormat("left: %s", reason.message()));
     return AnswerNow(status.ok() ? failure_ : status);
   }
   if (status.ok()) status = Record(NodeLeft{node, reason});

@@ -54,6 +54,7 @@ Sends RebuildingKey::OnReport(NodeId from, const Frame& frame) {
     rebuild.asks[IndexOf(*place)] = header;
     return Answer(*place, {What::kGo, stands_at, stands_at});
   }
+  if (rebuild.phase == Phase::kFailed) return NotYet(from, header);
   rebuild.asks[IndexOf(*place)] = header;
   switch (rebuild.phase) {
     case Phase::kGathering:
@@ -117,6 +118,7 @@ Sends RebuildingKey::Fail(const absl::Status& why) {
       Aborted("tensor '%s': its server was lost, and it cannot be rebuilt: %s", state_.plan->name,
               why.message());
   LogError("%s", status.message());
+  state_.rebuild.phase = Phase::kFailed;
   if (shard_.options.on_failure != nullptr) shard_.options.on_failure(status);
   return {};
 }
@@ -138,6 +140,7 @@ Sends RebuildingKey::Decide() {
 Sends RebuildingKey::DecideDense() {
   KeyRebuild& rebuild = state_.rebuild;
   const KeyPlan& plan = *state_.plan;
+  bool needs_snapshot = false;
   Step complete_from = 0;
   Step uncompressed_from = 0;
   Step lowest_open = 0;
@@ -151,6 +154,7 @@ Sends RebuildingKey::DecideDense() {
     rebuild.target = std::max(rebuild.target, report.done);
     complete_from = std::max(complete_from, report.complete_from);
     uncompressed_from = std::max(uncompressed_from, report.uncompressed_from);
+    needs_snapshot |= report.needs_snapshot;
     if (report.open != 0 && (lowest_open == 0 || report.open < lowest_open)) {
       lowest_open = report.open;
     }
@@ -171,11 +175,12 @@ Sends RebuildingKey::DecideDense() {
     rebuild.start = latest;
   } else {
     rebuild.start = 0;
-    has_start = complete_from == 0;
+    has_start = complete_from == 0 && !needs_snapshot;
     for (size_t i = 0; i < rebuild.reports.size(); ++i) {
-      for (const Step step : rebuild.reports[i]->snapshots) {
-        if (step <= rebuild.start || step > latest || step < complete_from) continue;
-        rebuild.start = step;
+      for (const Step after : rebuild.reports[i]->snapshots) {
+        if (after == 0 || after - 1 > latest || after - 1 < complete_from) continue;
+        if (rebuild.setter >= 0 && after - 1 <= rebuild.start) continue;
+        rebuild.start = after - 1;
         rebuild.setter = places().RankOf(PlaceAt(i));
         has_start = true;
       }
@@ -183,10 +188,10 @@ Sends RebuildingKey::DecideDense() {
   }
   if (!has_start) {
     return Fail(Aborted(
-        "workers have all pushes after step %d, it stands at step %d, and no worker that is left "
-        "has a snapshot in between: a worker was lost with its server, or shortly before; go on "
-        "from a checkpoint",
-        complete_from, rebuild.target));
+        "it stands at step %d, workers have their pushes after step %d, and no snapshot in between "
+        "is left, because a worker was lost with the server or shortly before, or a step before "
+        "had failed; go on from a checkpoint",
+        rebuild.target, complete_from));
   }
   if (uncompressed_from != 0 && uncompressed_from <= rebuild.start + 1) {
     plan.codecs.GoUncompressed(uncompressed_from);
@@ -226,10 +231,22 @@ Sends RebuildingKey::EndIfDone() {
   const bool is_done = rebuild.phase == Phase::kRedoing &&
                        state_.dense.last_step >= rebuild.target && !IsInitDue(kMaxStep + 1);
   if (!is_done) return {};
+  // Those that had pushed the next step already push it again, also when they are leaving.
+  for (size_t i = 0; i < rebuild.reports.size(); ++i) {
+    if (!rebuild.reports[i].has_value() || rebuild.reports[i]->open <= rebuild.target) continue;
+    state_.dense.pushed_before.push_back(places().RankOf(PlaceAt(i)));
+  }
   Sends sends = GoToAll();
   ++shard_.stats.rebuilt;
   rebuild = KeyRebuild();
   return sends;
+}
+
+void RebuildingKey::ExpectAllAgain() {
+  state_.dense.pushed_before.clear();
+  for (size_t i = 0; i < places().size(); ++i) {
+    state_.dense.pushed_before.push_back(places().RankOf(PlaceAt(i)));
+  }
 }
 
 Sends RebuildingKey::DecideBroadcast() {
@@ -247,14 +264,18 @@ Sends RebuildingKey::DecideBroadcast() {
     if (latest != 0 && has_it) rebuild.setter = rank;
     // The root of a value that another has replaced may still ask whether it was in force.
     if (report.is_root && report.open < latest) before = {.step = report.open, .root = rank};
-    state.NoteHas(PlaceAt(i), report.done);
-    state.NoteFetch(PlaceAt(i), report.done);
   }
   const bool is_lacked = std::ranges::any_of(
       rebuild.reports, [latest](const auto& one) { return one->done < latest; });
   const bool is_set_again = is_lacked && rebuild.setter >= 0;
+  // Nobody waits for a worker that lacks a value of before, or one that nobody can give any more.
+  const Step stands_at = is_set_again ? latest - 1 : latest;
+  for (size_t i = 0; i < rebuild.reports.size(); ++i) {
+    state.NoteHas(PlaceAt(i), std::max(rebuild.reports[i]->done, stands_at));
+    state.NoteFetch(PlaceAt(i), rebuild.reports[i]->done);
+  }
   // After the facts of the places, of which it counts those that are behind.
-  BroadcastValue value = {.step = is_set_again ? latest - 1 : latest};
+  BroadcastValue value = {.step = stands_at};
   if (before.step == value.step) std::swap(value, before);
   state.SetValue(std::move(value));
   state.before = std::move(before);
@@ -299,6 +320,7 @@ Sends RebuildingKey::OnDense(NodeId from, const Frame& frame, Rank) {
   if (header.step > state_.rebuild.target || IsInitDue(header.step)) return NotYet(from, header);
   if (header.type == FrameType::kProbe) return key.OnProbe(from, header);
   if (header.type != FrameType::kPush) return NotYet(from, header);
+  if (!state_.dense.round.is_open()) ExpectAllAgain();
   Sends sends = key.OnPush(from, frame);
   for (Outgoing& send : EndIfDone()) sends.push_back(std::move(send));
   return sends;

@@ -23,6 +23,7 @@ struct KeyRebuild {
     kSetting,    // waits for the snapshot, or the broadcast's value, of `setter`
     kRedoing,    // takes the pushes after `start` up to `target`, and the inits among them
     kGone,       // a worker has retired the key and forgotten it
+    kFailed,     // it cannot be rebuilt, which ends the job
   };
   Phase phase = Phase::kOver;
   std::vector<std::optional<KeyReport>> reports;  // by place
@@ -75,6 +76,8 @@ class RebuildingKey {
   Sends GoToAll();
   std::vector<Rank> Unreported(Place asker) const;
   std::vector<Rank> Unfinished(Place asker) const;
+  // Lets nobody wait for workers that are leaving: what they had pushed they push again.
+  void ExpectAllAgain();
   // Ends the job: the key cannot be rebuilt.
   Sends Fail(const absl::Status& why);
   Sends NotYet(NodeId from, const FrameHeader& header);

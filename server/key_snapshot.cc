@@ -1,6 +1,7 @@
 #include "server/key_snapshot.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <span>
 #include <string>
@@ -59,8 +60,10 @@ bool HasState(const KeyPlan& plan) { return plan.rule != nullptr || plan.codecs.
 
 uint64_t MaxSnapshotBytes(const KeyPlan& plan) {
   if (plan.entry.kind != KeyKind::kDense || !HasState(plan)) return 0;
-  // Residual, weights and replica, and the moments.
-  const uint64_t arrays = 3 + kMostMoments;
+  const bool has_weights = plan.rule != nullptr;
+  const uint64_t arrays = (plan.codecs.pull_feedback.on ? 1 : 0) + (has_weights ? 1 : 0) +
+                          (plan.codecs.reply == ReplyKind::kDelta ? 1 : 0) +
+                          (has_weights ? kMostMoments : 0);
   return kFixedBytes + plan.entry.segments.size() * kSegmentBytes + kMaxRuleBytes +
          arrays * plan.entry.elements * sizeof(float);
 }
@@ -160,7 +163,14 @@ absl::Status ApplySnapshot(const KeyPlan& plan, QualityWatch* quality, ByteSpan 
     if (updates > kMaxStep) return InvalidArgument("snapshot: %d updates", updates);
     parts.segments[i] = {updates, LoadLittle<uint64_t>(bytes, at + 8) != 0};
   }
+  const bool has_weights = std::ranges::any_of(
+      parts.segments, [](const SegmentState& segment) { return segment.has_weights; });
+  const bool lacks = sizes[1] == 0 || (may_be[2] && sizes[2] == 0);
+  if (has_weights && lacks) return InvalidArgument("snapshot: weights that are set and not there");
   parts.previous_learning_rate = LoadLittle<float>(bytes, kPreviousRateAt);
+  if (!std::isfinite(parts.previous_learning_rate)) {
+    return InvalidArgument("snapshot: learning rate %g", parts.previous_learning_rate);
+  }
   parts.weights_step = weights_step;
   size_t at = arrays_at;
   const auto take = [&](std::span<float> values) {

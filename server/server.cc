@@ -335,6 +335,13 @@ void Server::OnFrame(ConnectionId from, Frame frame) {
       // Before the push is posted: it is to be handled with the priority that it brings.
       shard_map_.NotePush(frame.header.key, frame.header.step, frame.header.priority);
     }
+    // The shards may not have the key yet that another shard is about to get.
+    const bool is_early = frame.header.epoch > complete_.epoch ||
+                          frame.header.catalogue_version > complete_.catalogue;
+    if (sender.ok() && is_early && !shard_map_.Has(frame.header.key)) {
+      sender = Unavailable("epoch %d and catalogue version %d are not here yet",
+                           frame.header.epoch, frame.header.catalogue_version);
+    }
     place = shard_map_.PlaceOf(frame.header.key);
   }
   if (!sender.ok()) return Refuse(from, frame.header, sender.status());
@@ -449,7 +456,8 @@ void Server::OnMembership(std::shared_ptr<const Membership> membership) {
     }
   }
   std::vector<ShardNews> news(shards_.size());
-  if (const absl::Status status = TakeKeys(gained, &news); !status.ok()) return Fail(status);
+  const PlacementVersion complete{membership->epoch, catalogue_version_};
+  if (auto status = TakeKeys(gained, complete, &news); !status.ok()) return Fail(status);
   if (!gained.empty()) {
     LogInfo("%d keys of a lost server come here in epoch %d", gained.size(), membership->epoch);
   }
@@ -464,6 +472,10 @@ void Server::OnMembership(std::shared_ptr<const Membership> membership) {
 }
 
 void Server::Fail(const absl::Status& status) {
+  {
+    MutexLock lock(&mu_);
+    if (finished_) return;
+  }
   (void)control_->Leave(status, absl::ZeroDuration());
   Finish(status);
 }
@@ -491,8 +503,10 @@ void Server::OnLeaving(const std::vector<Rank>& ranks) {
 
 absl::Status Server::TakeDelta(const CatalogueDelta& delta) {
   std::vector<Known> fresh;
+  NodeId self;
   {
     MutexLock lock(&mu_);
+    self = node_;
     for (size_t i = 0; i < delta.keys.size(); ++i) {
       const KeyEntry& entry = delta.keys[i];
       const bool is_mine = membership_->OwnerOf(entry.key, delta.owners[i]).server == node_;
@@ -503,10 +517,11 @@ absl::Status Server::TakeDelta(const CatalogueDelta& delta) {
   }
   std::vector<const Known*> mine;
   for (const Known& each : fresh) {
-    if (membership_->OwnerOf(each.entry.key, each.home).server == node_) mine.push_back(&each);
+    if (membership_->OwnerOf(each.entry.key, each.home).server == self) mine.push_back(&each);
   }
   std::vector<ShardNews> news(shards_.size());
-  BDN_RETURN_IF_ERROR(TakeKeys(mine, &news));
+  catalogue_version_ = delta.version.catalogue;
+  BDN_RETURN_IF_ERROR(TakeKeys(mine, {membership_->epoch, catalogue_version_}, &news));
   if (keys_survive_) {
     for (Known& each : fresh) known_[each.entry.key] = std::move(each);
     for (const Key key : delta.retired) known_.erase(key);
@@ -534,7 +549,8 @@ absl::Status Server::TakeDelta(const CatalogueDelta& delta) {
   return absl::OkStatus();
 }
 
-absl::Status Server::TakeKeys(const std::vector<const Known*>& keys, std::vector<ShardNews>* news) {
+absl::Status Server::TakeKeys(const std::vector<const Known*>& keys, PlacementVersion complete,
+                              std::vector<ShardNews>* news) {
   Plans own;
   for (const Known* const key : keys) {
     BDN_ASSIGN_OR_RETURN(own.emplace_back(), MakeKeyPlan(key->entry, key->tensor));
@@ -544,6 +560,7 @@ absl::Status Server::TakeKeys(const std::vector<const Known*>& keys, std::vector
   BDN_RETURN_IF_ERROR(Reserve(own));
   for (const auto& plan : own) MemoryReserve::ExpectMessage(plan->MaxPayloadBytes());
   MutexLock lock(&mu_);
+  complete_ = complete;
   for (size_t i = 0; i < own.size(); ++i) {
     const Known& key = *keys[i];
     const size_t shard = shard_map_.Add(own[i]->entry);
@@ -555,13 +572,22 @@ absl::Status Server::TakeKeys(const std::vector<const Known*>& keys, std::vector
 }
 
 absl::Status Server::CheckFrame(const KeyPlan& plan) const {
-  const uint64_t bytes =
-      std::max(plan.MaxPayloadBytes(), keys_survive_ ? MaxSnapshotBytes(plan) : 0);
-  if (bytes <= options_.max_frame_bytes) return absl::OkStatus();
-  return ResourceExhausted(
-      "tensor '%s': its frames take up to %d bytes, setting max-frame-bytes allows %d: raise it on "
-      "every server, or lower partition-bytes of the scheduler",
-      plan.name, bytes, options_.max_frame_bytes);
+  const uint64_t bytes = plan.MaxPayloadBytes();
+  if (bytes > options_.max_frame_bytes) {
+    return ResourceExhausted(
+        "tensor '%s': its frames take up to %d bytes, setting max-frame-bytes allows %d: raise it "
+        "on every server, or lower partition-bytes of the scheduler",
+        plan.name, bytes, options_.max_frame_bytes);
+  }
+  const uint64_t snapshot = keys_survive_ ? MaxSnapshotBytes(plan) : 0;
+  if (snapshot > options_.max_frame_bytes) {
+    return ResourceExhausted(
+        "tensor '%s': snapshots of what servers hold of it, by which it survives its server, take "
+        "up to %d bytes, setting max-frame-bytes allows %d: raise it on every server, or lower "
+        "partition-bytes of the scheduler, or have it begin the job with replay-steps=0",
+        plan.name, snapshot, options_.max_frame_bytes);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Server::Reserve(const Plans& plans) {

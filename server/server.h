@@ -131,7 +131,9 @@ class Server {
   };
   // Makes the plans of keys that come to this server, counts their cost and assigns them to shards.
   // After an error nothing has changed.
-  absl::Status TakeKeys(const std::vector<const Known*>& keys, std::vector<ShardNews>* news);
+  // `complete` is the membership and catalogue of which they are the last.
+  absl::Status TakeKeys(const std::vector<const Known*>& keys, PlacementVersion complete,
+                        std::vector<ShardNews>* news);
   // Ends the job for all nodes, because of this server.
   void Fail(const absl::Status& status);
   // Returns when every shard has its keys: from then on frames about them are answered.
@@ -163,6 +165,7 @@ class Server {
   size_t num_workers_ = 0;
   bool keys_survive_ = false;  // lost servers' keys are rebuilt on others
   std::shared_ptr<const Membership> membership_ = std::make_shared<const Membership>();
+  uint32_t catalogue_version_ = 0;
   absl::flat_hash_map<Key, Known> known_;  // all keys of the catalogue, if they survive
   std::set<Rank> leaving_;
 
@@ -180,6 +183,7 @@ class Server {
   std::string data_secret_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<SessionTable> sessions_ ABSL_GUARDED_BY(mu_);  // null until the job has begun
   ShardMap shard_map_ ABSL_GUARDED_BY(mu_);
+  PlacementVersion complete_ ABSL_GUARDED_BY(mu_);  // shard_map_ has all keys of this one
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status result_ ABSL_GUARDED_BY(mu_);
   uint64_t frames_unauthenticated_ ABSL_GUARDED_BY(mu_) = 0;

@@ -17,7 +17,9 @@ Sends ServerShard::SetMembership(std::shared_ptr<const Membership> membership) {
     // The rounds close without an answer: a worker's probe is answered with the missing ranks, its
     // own among them, and it sends its push again under the new epoch.
     Sends of_key = Counted(&state, [&, &state = state] {
-      if (state.rebuild.phase != KeyRebuild::Phase::kOver) {
+      // Of a key that is gone nobody reports again.
+      const bool is_gone = state.rebuild.phase == KeyRebuild::Phase::kGone;
+      if (!state.rebuild.is_over() && !is_gone) {
         RebuildingKey(&state, &context_).Begin();
         return Sends();
       }
@@ -49,7 +51,8 @@ Sends ServerShard::SetLeaving(std::vector<Rank> ranks) {
   context_.leaving = std::move(ranks);
   Sends sends;
   for (auto& [key, state] : keys_) {
-    if (!state.dense.round.is_open()) continue;
+    // Of a key that is rebuilt all push again what they had pushed, also those that are leaving.
+    if (!state.dense.round.is_open() || !state.rebuild.is_over()) continue;
     DenseKey dense(*state.plan, &state.dense, &context_);
     for (Outgoing& send : Counted(&state, [&] { return dense.OnLeaving(); })) {
       sends.push_back(std::move(send));

@@ -341,7 +341,6 @@ absl::StatusOr<std::vector<uint32_t>> Worker::Declare(std::vector<TensorDeclarat
   return ids;
 }
 
-// Lets the keys of a new part of the catalogue survive their servers. Before their first request.
 void Worker::LetSurvive(const CatalogueDelta& delta) {
   const uint32_t most = joined_.config.replay_steps;
   if (most == 0) return;

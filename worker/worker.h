@@ -119,8 +119,10 @@ class Worker final : public Client {
   Rank WorkerOf(Rank process) const;
 
   absl::Status CheckTakesPart() const;
-  // Logs, once in a job, that codecs are not used for a noticeable part of the tensors.
+  // Lets the keys of a new part of the catalogue survive their servers. To be called before their
+  // first request.
   void LetSurvive(const CatalogueDelta& delta) ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_.mutex());
+  // Logs, once in a job, that codecs are not used for a noticeable part of the tensors.
   void SayUncompressed(const DeclareResult& declared) ABSL_EXCLUSIVE_LOCKS_REQUIRED(declaring_);
 
   const Options options_;

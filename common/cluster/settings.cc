@@ -147,7 +147,7 @@ constexpr Setting kServerSettings[] = {
     {"max-bytes-queued", "2GiB",
      "most that waits to be sent to one worker, and of one worker to be summed"},
     {"max-frames-queued", "65536", "most frames that wait to be sent to one worker"},
-    {"max-frame-bytes", "16MiB",
+    {"max-frame-bytes", "20MiB",
      "longest payload of a frame: who sends more without ending a message is cut off"},
     kMaxBytesInFlight,
     kRank,

@@ -260,6 +260,7 @@ constexpr uint32_t kRootFlag = 1;
 constexpr uint32_t kBrokenFlag = 2;
 constexpr uint32_t kRetiredFlag = 4;
 constexpr uint32_t kRedoneFlag = 8;
+constexpr uint32_t kNeedsSnapshotFlag = 16;
 static_assert(kReportFixedBytes + kMostLoggedInits * kInitBytes <= kMaxReportBytes);
 
 // The layout of an order.
@@ -285,7 +286,8 @@ Buffer EncodeReport(const KeyReport& report) {
   StoreLittle<uint64_t>(out, kKeepsValueAt, report.keeps_value);
   const uint32_t flags = (report.is_root ? kRootFlag : 0) | (report.is_broken ? kBrokenFlag : 0) |
                          (report.is_retired ? kRetiredFlag : 0) |
-                         (report.is_redone ? kRedoneFlag : 0);
+                         (report.is_redone ? kRedoneFlag : 0) |
+                         (report.needs_snapshot ? kNeedsSnapshotFlag : 0);
   StoreLittle<uint32_t>(out, kReportFlagsAt, flags);
   StoreLittle<uint32_t>(out, kNumInitsAt, static_cast<uint32_t>(report.inits.size()));
   size_t at = kReportFixedBytes;
@@ -314,13 +316,14 @@ absl::StatusOr<KeyReport> DecodeReport(ByteSpan bytes) {
   }
   BDN_ASSIGN_OR_RETURN(report.keeps_value, LoadStep(bytes, kKeepsValueAt, "report: keeps_value"));
   const auto flags = LoadLittle<uint32_t>(bytes, kReportFlagsAt);
-  if (flags > (kRootFlag | kBrokenFlag | kRetiredFlag | kRedoneFlag)) {
+  if (flags >= 2 * kNeedsSnapshotFlag) {
     return InvalidArgument("report: unknown flags 0x%x", flags);
   }
   report.is_root = (flags & kRootFlag) != 0;
   report.is_broken = (flags & kBrokenFlag) != 0;
   report.is_retired = (flags & kRetiredFlag) != 0;
   report.is_redone = (flags & kRedoneFlag) != 0;
+  report.needs_snapshot = (flags & kNeedsSnapshotFlag) != 0;
   const auto num_inits = LoadLittle<uint32_t>(bytes, kNumInitsAt);
   if (num_inits > kMostLoggedInits || bytes.size() != kReportFixedBytes + num_inits * kInitBytes) {
     return InvalidArgument("report: %d bytes for %d inits", bytes.size(), num_inits);

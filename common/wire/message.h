@@ -83,13 +83,15 @@ struct KeyReport {
   Step complete_from = 0;
   Step open = 0;               // the step of its request that waits for an answer; 0: none
   Step uncompressed_from = 0;  // the step from which on the key goes uncompressed; 0: not known
-  Step snapshots[2] = {0, 0};  // the steps as of which it holds a snapshot; 0: none
+  Step snapshots[2] = {0, 0};  // 1 + the steps as of which it holds a snapshot; 0: none
   // Broadcast: the step of the value that this worker has set and that some worker may lack; 0:
   // none.
   Step keeps_value = 0;
   bool is_root = false;     // broadcast: the open request sets the value
   bool is_broken = false;   // the last step ended with an error, so that it cannot be made again
   bool is_retired = false;  // the worker is done with the key, and has forgotten it
+  // Dense: a worker that is lost since may have set the state, so the beginning is no start.
+  bool needs_snapshot = false;
   bool is_redone = false;   // dense: it has pushed again what this epoch's order asked for
   std::vector<LoggedInit> inits;  // dense, rising: those that no snapshot is known to cover
 

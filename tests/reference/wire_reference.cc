@@ -197,12 +197,12 @@ std::optional<Report> ReadReport(const Bytes& bytes) {
   report.keeps_value = Number(bytes, 48, 8);
   report.flags = static_cast<uint32_t>(Number(bytes, 56, 4));
   const uint64_t count = Number(bytes, 60, 4);
-  if (report.flags > 15 || count > 256 || bytes.size() != 64 + 12 * count) return std::nullopt;
+  if (report.flags > 31 || count > 256 || bytes.size() != 64 + 12 * count) return std::nullopt;
   for (uint64_t i = 0; i < count; ++i) {
     const uint64_t after = Number(bytes, 64 + 12 * i, 8);
     const auto request = static_cast<uint32_t>(Number(bytes, 72 + 12 * i, 4));
     if (after > kMostStep || request == 0) return std::nullopt;
-    if (i > 0 && (after < report.inits.back().first || request <= report.inits.back().second)) {
+    if (i > 0 && (after <= report.inits.back().first || request <= report.inits.back().second)) {
       return std::nullopt;
     }
     report.inits.emplace_back(after, request);

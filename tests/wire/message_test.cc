@@ -168,6 +168,7 @@ TEST(ReportTest, AgreesWithTheReferenceOnRandomReports) {
                      .is_root = random() % 2 == 0,
                      .is_broken = random() % 2 == 0,
                      .is_retired = random() % 2 == 0,
+                     .needs_snapshot = random() % 2 == 0,
                      .is_redone = random() % 2 == 0};
     Step after = random() % 3;
     for (uint64_t n = random() % 5; n > 0; --n) {
@@ -189,7 +190,8 @@ TEST(ReportTest, AgreesWithTheReferenceOnRandomReports) {
     EXPECT_EQ(theirs->keeps_value, report.keeps_value);
     EXPECT_EQ(theirs->inits.size(), report.inits.size());
     const uint32_t flags = (report.is_root ? 1 : 0) + (report.is_broken ? 2 : 0) +
-                           (report.is_retired ? 4 : 0) + (report.is_redone ? 8 : 0);
+                           (report.is_retired ? 4 : 0) + (report.is_redone ? 8 : 0) +
+                           (report.needs_snapshot ? 16 : 0);
     EXPECT_EQ(theirs->flags, flags);
     // A damaged one is refused by both, or read alike.
     bytes[random() % bytes.size()] ^= static_cast<uint8_t>(1u << (random() % 8));
@@ -211,7 +213,7 @@ TEST(ReportTest, NamesWhatIsWrong) {
   refused(Put(good, 0, kMaxStep + 1), "done");
   refused(Put(good, 8, kMaxStep + 1), "complete_from");
   refused(Put(good, 40, kMaxStep + 1), "snapshot");
-  refused(Put(good, 56, uint32_t{16}), "unknown flags 0x10");
+  refused(Put(good, 56, uint32_t{32}), "unknown flags 0x20");
   refused(Put(good, 60, uint32_t{1} << 31), "inits");
   refused(Put(good, 64, uint64_t{3}), "not in order");
   refused(Put(good, 72, uint32_t{0}), "not in order");

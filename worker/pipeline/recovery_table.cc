@@ -218,6 +218,7 @@ void RecoveryTable::OnCallersAnswer(Log* log, const Request& request,
       // Whether the round failed for all is not known here, and it cannot be made again.
       log->is_broken = true;
       log->pushes.clear();
+      log->push_bytes = 0;
       log->complete_from = std::max(log->complete_from, asked.step);
     }
   } else if (is_push) {
@@ -245,6 +246,7 @@ void RecoveryTable::OnPushed(Log* log, const Frame& push, const Frame& reply) {
   log->done = std::max(log->done, step);
   const bool is_repeat = !log->pushes.empty() && log->pushes.back().push.header.step >= step;
   if (is_repeat) return;
+  log->push_bytes += push.payload.size();
   log->pushes.push_back({push, reply.header.flags, reply.header.payload_crc, reply.header.epoch});
   if ((reply.header.flags & kFlagUncompressed) != 0 && log->uncompressed_from == 0) {
     log->uncompressed_from = step + 1;
@@ -258,6 +260,7 @@ void RecoveryTable::Trim(Log* log, Step saved) {
   if (saved == 0) return;
   while (!log->pushes.empty() && log->pushes.front().push.header.step <= saved) {
     log->complete_from = std::max(log->complete_from, log->pushes.front().push.header.step);
+    log->push_bytes -= log->pushes.front().push.payload.size();
     log->pushes.pop_front();
   }
   // An init at the very step of the snapshot may have come after it.
@@ -281,13 +284,19 @@ bool RecoveryTable::IsHolder(const Log& log) const {
 
 bool RecoveryTable::IsSnapshotDue(const Log& log) const {
   const uint32_t every = log.facts.snapshot_every;
-  if (every == 0 || log.done == 0 || log.is_broken || !IsHolder(log)) return false;
-  const bool has_one = !log.saved.empty();
-  if (has_one && log.saved.back().step >= log.done) return false;
-  // Rounds of workers that are lost since cannot be made again, so they must soon be covered.
-  const bool is_unsafe = membership_->unsafe > (has_one ? log.saved.back().epoch : 0);
+  if (every == 0 || log.is_broken || !IsHolder(log)) return false;
+  const Snapshot* const newest = log.saved.empty() ? nullptr : &log.saved.back();
+  // Rounds and inits of workers that are lost since cannot be made again, so they must soon be
+  // covered.
+  const Epoch covered = newest != nullptr ? newest->epoch : log.facts.declared_in;
+  if (membership_->unsafe > covered) return true;
+  if (log.done == 0 || (newest != nullptr && newest->step >= log.done)) return false;
+  // A step that has failed cannot be made again either.
+  if (log.complete_from > (newest != nullptr ? newest->step : 0)) return true;
+  // While a key goes uncompressed its pushes are longer than those by which `every` was chosen.
+  const bool is_full = log.pushes.size() > 1 && log.push_bytes >= 8 * log.facts.elements;
   const Key key = log.facts.key;
-  return is_unsafe || (log.done + key.tensor() + key.partition()) % every == 0;
+  return is_full || (log.done + key.tensor() + key.partition()) % every == 0;
 }
 
 void RecoveryTable::Save(Log* log, absl::Time now, Actions* out) {
@@ -303,9 +312,11 @@ void RecoveryTable::TakeSnapshot(Log* log, const Frame& value) {
   ++stats_.snapshots;
   Frame own = value;
   Own(&own);
+  const Step step = value.header.base_step;
   // The last one is kept until a reply says that all know of this one.
-  if (log->saved.size() == 2) log->saved.pop_back();
-  log->saved.push_back({value.header.base_step, membership_->epoch, std::move(own.payload)});
+  const bool replaces = !log->saved.empty() && log->saved.back().step >= step;
+  if (log->saved.size() == 2 || replaces) log->saved.pop_back();
+  log->saved.push_back({step, value.header.epoch, std::move(own.payload)});
 }
 
 // ---- recovery
@@ -356,14 +367,8 @@ void RecoveryTable::HoldBack(Log* log) {
   log->redo.clear();
 }
 
-// Returns the inits that the lost server may have applied: those with an answer, and the one that
-// is open, of which nobody knows. Others may have seen what it set.
-std::vector<RecoveryTable::Init> RecoveryTable::InitsOf(const Log& log) {
-  std::vector<Init> inits = log.inits;
-  const bool is_open = log.facts.is_dense && log.current.has_value() &&
-                       log.current->frame.header.type == FrameType::kInit;
-  if (is_open) inits.push_back({log.current->frame, log.done});
-  return inits;
+bool RecoveryTable::HasOpenInit(const Log& log) {
+  return log.current.has_value() && log.current->frame.header.type == FrameType::kInit;
 }
 
 void RecoveryTable::Report(Log* log, Stage stage, absl::Time now, Actions* out) {
@@ -384,10 +389,31 @@ void RecoveryTable::Report(Log* log, Stage stage, absl::Time now, Actions* out) 
     if (done.epoch >= membership_->unsafe) continue;
     report.complete_from = std::max(report.complete_from, done.push.header.step);
   }
-  for (size_t i = 0; i < log->saved.size(); ++i) report.snapshots[i] = log->saved[i].step;
+  const bool has_state = log->facts.snapshot_every > 0;
+  report.needs_snapshot = has_state && membership_->unsafe > log->facts.declared_in;
+  for (size_t i = 0; i < log->saved.size(); ++i) {
+    // A worker that is lost since may have set the state after it.
+    if (log->saved[i].epoch >= membership_->unsafe) report.snapshots[i] = log->saved[i].step + 1;
+  }
   if (log->value.has_value()) report.keeps_value = log->value->header.step;
   // Of inits that follow the same step the last one stands for all.
-  for (const Init& init : InitsOf(*log)) {
+  if (stage == Stage::kReport) {
+    log->reported = log->inits;
+    log->reported_open = 0;
+    log->reported_value.reset();
+    // Of the open one nobody knows whether the lost server had applied it, and others may have seen
+    // it.
+    if (HasOpenInit(*log)) {
+      const Frame& open = log->current->frame;
+      if (log->facts.is_dense) {
+        log->reported.push_back({open, log->done});
+        log->reported_open = open.header.request;
+      } else {
+        log->reported_value = open;
+      }
+    }
+  }
+  for (const Init& init : log->reported) {
     const LoggedInit logged{init.after, init.frame.header.request};
     if (!report.inits.empty() && report.inits.back().after == init.after) {
       report.inits.back() = logged;
@@ -410,6 +436,7 @@ void RecoveryTable::Report(Log* log, Stage stage, absl::Time now, Actions* out) 
 void RecoveryTable::SubmitOwn(Log* log, Frame frame, absl::Time now, Actions* out) {
   log->own_step = frame.header.step;
   log->own_type = frame.header.type;
+  log->own_request = frame.header.request;
   absl::StatusOr<Actions> actions =
       table_.Submit({.frame = std::move(frame),
                      .server = log->facts.home,
@@ -434,12 +461,15 @@ void RecoveryTable::OnOwnAnswer(Log* log, const RequestTable::Outcome& outcome, 
                    frame.status().message());
       }
       log->stage = Stage::kIdle;
-      return Release(log, now, out);
+      if (log->is_retired) return Forget(log);
+      // After an error not at once, but with a later step.
+      return frame.ok() ? Release(log, now, out) : SendParked(log, now, out);
     case Stage::kReport:
     case Stage::kConfirm:
       if (frame.ok()) return OnOrder(log, *frame, now, out);
       // All workers are done with it.
       if (absl::IsNotFound(frame.status())) {
+        if (log->is_forgotten) return (void)logs_.erase(log->facts.key);
         return OnOrder(log, MakeFrame({}, EncodeOrder({})), now, out);
       }
       return Diverged(log, std::string(frame.status().message()), out);
@@ -448,8 +478,8 @@ void RecoveryTable::OnOwnAnswer(Log* log, const RequestTable::Outcome& outcome, 
       return Report(log, Stage::kReport, now, out);
     case Stage::kRedo: {
       // The caller's own init that has no answer yet may be wrong, and gets the error itself.
-      const bool is_callers =
-          log->own_type == FrameType::kInit && log->redo.empty() && log->current.has_value();
+      const bool is_callers = log->own_type == FrameType::kInit && log->own_request != 0 &&
+                              log->own_request == log->reported_open;
       if (!frame.ok() && is_callers) return SendNextOfRedo(log, now, out);
       if (!frame.ok()) return Diverged(log, std::string(frame.status().message()), out);
       const Step step = log->own_step;
@@ -489,11 +519,10 @@ void RecoveryTable::OnOrder(Log* log, const Frame& frame, absl::Time now, Action
     case RebuildOrder::What::kSet: {
       const auto saved = std::ranges::find(log->saved, order->start, &Snapshot::step);
       Frame init;
-      const bool is_open = log->current.has_value() &&
-                           log->current->frame.header.type == FrameType::kInit &&
-                           log->current->frame.header.step == order->start;
-      if (!log->facts.is_dense && is_open) {
-        init = log->current->frame;
+      const bool is_open =
+          log->reported_value.has_value() && log->reported_value->header.step == order->start;
+      if (is_open) {
+        init = *log->reported_value;
       } else if (!log->facts.is_dense && log->value.has_value() &&
                  log->value->header.step == order->start) {
         init = *log->value;
@@ -514,7 +543,7 @@ void RecoveryTable::OnOrder(Log* log, const Frame& frame, absl::Time now, Action
       log->stage = Stage::kRedo;
       log->target = order->target;
       log->redo.clear();
-      const std::vector<Init> inits = InitsOf(*log);
+      const std::vector<Init>& inits = log->reported;
       auto init = inits.begin();
       for (const Done& done : log->pushes) {
         const Step step = done.push.header.step;
@@ -544,12 +573,16 @@ void RecoveryTable::SendNextOfRedo(Log* log, absl::Time now, Actions* out) {
     return Report(log, Stage::kConfirm, now, out);
   }
   log->stage = Stage::kOpen;
+  SendParked(log, now, out);
+}
+
+void RecoveryTable::SendParked(Log* log, absl::Time now, Actions* out) {
   if (log->is_parked) SendCurrent(log, now, out);
 }
 
 void RecoveryTable::Release(Log* log, absl::Time now, Actions* out) {
   if (log->is_parked) {
-    SendCurrent(log, now, out);
+    SendParked(log, now, out);
   } else if (!log->current.has_value() && IsSnapshotDue(*log)) {
     Save(log, now, out);
   }

@@ -116,6 +116,7 @@ class RecoveryTable {
     Step complete_from = 0;     // as KeyReport, but for rounds of lost workers
     Step uncompressed_from = 0;
     std::deque<Done> pushes;     // rising by step, all above complete_from
+    size_t push_bytes = 0;       // of their payloads
     std::vector<Init> inits;     // rising by request
     std::deque<Snapshot> saved;  // rising by step: at most two
     // Of a broadcast whose value some worker may lack: its init.
@@ -127,6 +128,12 @@ class RecoveryTable {
     Step open_push = 0;
     Step own_step = 0;  // the step of this table's own request, and its type
     FrameType own_type = FrameType::kReport;
+    // The inits of the last report, and the number of the one among them that had no answer; 0:
+    // none. What a server asks for is of these, whatever the caller has done since.
+    std::vector<Init> reported;
+    uint32_t reported_open = 0;
+    std::optional<Frame> reported_value;  // of a broadcast's root: the init that had no answer
+    uint32_t own_request = 0;
     std::deque<Frame> redo;  // to be sent again, in this order
     Step target = 0;
   };
@@ -158,10 +165,12 @@ class RecoveryTable {
   void TakeSnapshot(Log* log, const Frame& value);
   // Takes the key's requests out of the table, before its recovery begins, or begins anew.
   void HoldBack(Log* log);
-  static std::vector<Init> InitsOf(const Log& log);
+  static bool HasOpenInit(const Log& log);
   void Report(Log* log, Stage stage, absl::Time now, Actions* out);
   void SendNextOfRedo(Log* log, absl::Time now, Actions* out);
-  // Sends the request that was held back.
+  // Sends the caller's request if it was held back.
+  void SendParked(Log* log, absl::Time now, Actions* out);
+  // Lets a key that is whole go on: sends what was held back, or fetches a snapshot that is due.
   void Release(Log* log, absl::Time now, Actions* out);
   void SubmitOwn(Log* log, Frame frame, absl::Time now, Actions* out);
   // Sends the caller's request.
@@ -177,7 +186,8 @@ class RecoveryTable {
   absl::flat_hash_map<Key, Retired> retired_;
   bool has_flushed_ = false;  // requests that were held back have ended, as the table has failed
   std::vector<Key> due_;      // keys whose recovery begins at the next tick
-  uint32_t last_request_ = 0;
+  // Far from the numbers of callers, so that an answer to one is not taken for one to the other.
+  uint32_t last_request_ = uint32_t{1} << 31;
   RecoveryStats stats_;
 };
 

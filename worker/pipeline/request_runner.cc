@@ -180,11 +180,12 @@ void RequestRunner::OnSendDone(Key key, uint64_t request) {
   std::function<void()> sent;
   {
     MutexLock lock(&mu_);
-    const auto open = open_.find(key);
-    if (!table_.OnSent(key, request, clock_->Now()) || open == open_.end()) return;
+    const bool is_callers = table_.OnSent(key, request, clock_->Now());
     // The timer thread is woken only if something falls due before it wakes by itself; most frames
     // change no such time.
     if (table_.NextTick() < sleeping_until_) wake_.Signal();
+    const auto open = open_.find(key);
+    if (!is_callers || open == open_.end()) return;
     sent = TakeSent(&open->second);
   }
   if (sent) sent();
