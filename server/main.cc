@@ -30,6 +30,10 @@
 namespace bdn {
 namespace {
 
+// The exit code of a server that the job has gone on without, because it was stopped or cut off for
+// longer than its lease: EX_TEMPFAIL of sysexits.h, as of a worker's program. Another may join.
+constexpr int kStartMeAgain = 75;
+
 constexpr char kUsage[] =
     "bandoneon-server: sums what the workers push of its share of the model, and answers.\n"
     "\n"
@@ -158,6 +162,11 @@ absl::StatusOr<ServedJob> ServeJob(const ServerOptions& options, MainLoop* main,
   return served;
 }
 
+int ExitCodeOf(const absl::Status& result) {
+  if (IsEvicted(result)) return kStartMeAgain;
+  return result.ok() ? 0 : 1;
+}
+
 absl::StatusOr<int> Serve(const Config& config) {
   BDN_ASSIGN_OR_RETURN(const ServerOptions options, ReadServerOptions(config));
   // The job will tell how many workers it has; this is the least that any job needs.
@@ -175,7 +184,7 @@ absl::StatusOr<int> Serve(const Config& config) {
     BDN_ASSIGN_OR_RETURN(const ServedJob served,
                          ServeJob(options, &main, &clock, health.get(), &telemetry));
     if (main.signal() != nullptr || options.exit_when_done || !MayServeNext(served)) {
-      return served.result.ok() ? 0 : 1;
+      return ExitCodeOf(served.result);
     }
     main.EndedInTime();
     LogInfo("ready for the next job");
