@@ -157,14 +157,18 @@ absl::StatusOr<ServedJob> ServeJob(const ServerOptions& options, MainLoop* main,
   ServedJob served =
       ServeUntil(main, options.drain_timeout, &server, telemetry, control.get(), health);
   ReportJob(*telemetry, options.metrics_file);
-  if (!served.result.ok()) LogError("%s", served.result.message());
+  if (IsUnneeded(served.result)) {
+    LogInfo("%s", served.result.message());
+  } else if (!served.result.ok()) {
+    LogError("%s", served.result.message());
+  }
   main->EndIfMemoryIsOut();
   return served;
 }
 
 int ExitCodeOf(const absl::Status& result) {
   if (IsEvicted(result)) return kStartMeAgain;
-  return result.ok() ? 0 : 1;
+  return result.ok() || IsUnneeded(result) ? 0 : 1;
 }
 
 absl::StatusOr<int> Serve(const Config& config) {
