@@ -337,6 +337,10 @@ absl::Status Job::CheckTakesMore(Role role) const {
     return Unavailable("job '%s' has all its nodes; the next one begins when it has ended", id);
   }
   if (!failure_.ok()) return failure_;
+  // A server that was started again while the job ended is late, and not wrong.
+  if (role == Role::kServer && MayLoseServers() && state() == State::kDone) {
+    return Unneeded("job '%s' is done and takes no more", id);
+  }
   if (table_.frozen()) {
     return FailedPrecondition("job '%s' has all its nodes and takes no more", id);
   }
@@ -442,10 +446,10 @@ void Job::AdmitServers() {
 
 void Job::DismissNewcomers() {
   const std::string& id = options_.config.job_id;
-  const absl::Status end =
-      options_.is_followed ? Unavailable("job '%s' ends; the next one begins then", id)
-      : failure_.ok()      ? FailedPrecondition("job '%s' is done and takes no more", id)
-                           : failure_;
+  const absl::Status end = options_.is_followed
+                               ? Unavailable("job '%s' ends; the next one begins then", id)
+                           : failure_.ok() ? Unneeded("job '%s' is done and takes no more", id)
+                                           : failure_;
   for (const auto& [number, newcomer] : std::exchange(newcomers_, {})) {
     Complete(newcomer.call_id, end);
   }

@@ -30,6 +30,10 @@
 namespace bdn {
 namespace {
 
+// The exit code of a server that the job has gone on without, because it was stopped or cut off for
+// longer than its lease: EX_TEMPFAIL of sysexits.h, as of a worker's program. Another may join.
+constexpr int kStartMeAgain = 75;
+
 constexpr char kUsage[] =
     "bandoneon-server: sums what the workers push of its share of the model, and answers.\n"
     "\n"
@@ -153,9 +157,18 @@ absl::StatusOr<ServedJob> ServeJob(const ServerOptions& options, MainLoop* main,
   ServedJob served =
       ServeUntil(main, options.drain_timeout, &server, telemetry, control.get(), health);
   ReportJob(*telemetry, options.metrics_file);
-  if (!served.result.ok()) LogError("%s", served.result.message());
+  if (IsUnneeded(served.result)) {
+    LogInfo("%s", served.result.message());
+  } else if (!served.result.ok()) {
+    LogError("%s", served.result.message());
+  }
   main->EndIfMemoryIsOut();
   return served;
+}
+
+int ExitCodeOf(const absl::Status& result) {
+  if (IsEvicted(result)) return kStartMeAgain;
+  return result.ok() || IsUnneeded(result) ? 0 : 1;
 }
 
 absl::StatusOr<int> Serve(const Config& config) {
@@ -175,7 +188,7 @@ absl::StatusOr<int> Serve(const Config& config) {
     BDN_ASSIGN_OR_RETURN(const ServedJob served,
                          ServeJob(options, &main, &clock, health.get(), &telemetry));
     if (main.signal() != nullptr || options.exit_when_done || !MayServeNext(served)) {
-      return served.result.ok() ? 0 : 1;
+      return ExitCodeOf(served.result);
     }
     main.EndedInTime();
     LogInfo("ready for the next job");

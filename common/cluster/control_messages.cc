@@ -319,12 +319,15 @@ absl::Status CheckGroup(const wire::QualityGroup& group, uint64_t size, int64_t 
 
 absl::Status FromGrpc(const grpc::Status& status) {
   if (status.error_details() == kEvictedFact) return Evicted("%s", status.error_message());
+  if (status.error_details() == kUnneededFact) return Unneeded("%s", status.error_message());
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
 }
 
 grpc::Status ToGrpc(const absl::Status& status) {
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()),
-                      IsEvicted(status) ? kEvictedFact : "");
+                      IsEvicted(status)    ? kEvictedFact
+                      : IsUnneeded(status) ? kUnneededFact
+                                           : "");
 }
 
 absl::Duration TimeoutFromMilliseconds(int64_t milliseconds) {

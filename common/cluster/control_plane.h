@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "common/base/endpoint.h"
 #include "common/base/link_security.h"
+#include "common/base/status.h"
 #include "common/cluster/catalogue.h"
 #include "common/cluster/held_bytes.h"
 #include "common/cluster/membership.h"
@@ -67,6 +68,19 @@ struct JoinRequest {
   // whose answer was lost, is answered again by it. 0: none, which nodes in one process need not.
   uint64_t join_id = 0;
 };
+
+// The error of a server that waited to join a job, or came to join it, when the job had ended well
+// without it. Abseil has no code for that, so it is the code FailedPrecondition with a fact.
+inline constexpr char kUnneededFact[] = "bandoneon/unneeded";
+template <typename... Args>
+absl::Status Unneeded(const absl::FormatSpec<Args...>& format, const Args&... args) {
+  absl::Status status = FailedPrecondition(format, args...);
+  status.SetPayload(kUnneededFact, absl::Cord());
+  return status;
+}
+inline bool IsUnneeded(const absl::Status& status) {
+  return status.GetPayload(kUnneededFact).has_value();
+}
 
 // The answer to a join.
 struct JoinResult {
@@ -140,7 +154,8 @@ class ControlPlane {
 
   virtual ~ControlPlane() = default;
 
-  // Joins, and waits until all nodes have joined. To be called once, first.
+  // Joins, and waits until all nodes have joined. A server may get an error that IsUnneeded(). To
+  // be called once, first.
   virtual absl::StatusOr<JoinResult> Join(const JoinRequest& request, absl::Duration timeout) = 0;
 
   // Begins the delivery of events, starting with what is already known. To be called once, after

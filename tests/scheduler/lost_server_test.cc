@@ -369,6 +369,9 @@ TEST_F(LostServerTest, ThoseThatWaitAreSentAwayWhenTheJobEnds) {
   waiting = JoinAsServer(-1);
   for (const NodeId node : {1, 2}) job_->Leave(node, absl::OkStatus(), At(kNever), At(0));
   EXPECT_EQ(MessageOf(waiting), "job 'job' is done and takes no more");
+  EXPECT_TRUE(IsUnneeded(StatusOf(waiting)));
+  EXPECT_TRUE(IsUnneeded(StatusOf(JoinAsServer(-1)))) << "started again while the job ended";
+  EXPECT_FALSE(IsUnneeded(StatusOf(Join(Role::kWorker, -1))));
   options_.is_followed = true;
   Begin(1);
   waiting = JoinAsServer(-1);
