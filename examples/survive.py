@@ -2,9 +2,10 @@
 
     build/release/bin/bandoneon run -n 3 -s 2 --restarts 50 -- build/venv/bin/python examples/survive.py
 
-In another shell kill the scheduler as often as you like:
+In another shell kill the scheduler and servers as often as you like:
 
     pkill -KILL bandoneon-sched
+    pkill -KILL bandoneon-serve
 
 The checksums are those of an undisturbed run, and so is the last line (docs/survival.md).
 """

@@ -76,7 +76,7 @@ constexpr MetricRow<Stats> kMetrics[] = {
     {{"probes", kCounter, "So many probes were received."},
      [](const Stats& now) { return now.shards.probes; }},
     {{"keys_rebuilt", kCounter,
-      "So many keys of servers that were lost are whole again on this one."},
+      "So many keys were rebuilt on this server, because theirs was lost."},
      [](const Stats& now) { return now.shards.rebuilt; }},
     {{"frames_refused", kCounter, "So many frames were answered with an error.", &kRefusals,
       "error"},
@@ -339,8 +339,8 @@ void Server::OnFrame(ConnectionId from, Frame frame) {
     const bool is_early = frame.header.epoch > complete_.epoch ||
                           frame.header.catalogue_version > complete_.catalogue;
     if (sender.ok() && is_early && !shard_map_.Has(frame.header.key)) {
-      sender = Unavailable("epoch %d and catalogue version %d are not here yet",
-                           frame.header.epoch, frame.header.catalogue_version);
+      sender = Unavailable("epoch %d and catalogue version %d are not here yet", frame.header.epoch,
+                           frame.header.catalogue_version);
     }
     place = shard_map_.PlaceOf(frame.header.key);
   }

@@ -92,7 +92,7 @@ struct KeyReport {
   bool is_retired = false;  // the worker is done with the key, and has forgotten it
   // Dense: a worker that is lost since may have set the state, so the beginning is no start.
   bool needs_snapshot = false;
-  bool is_redone = false;   // dense: it has pushed again what this epoch's order asked for
+  bool is_redone = false;         // dense: it has pushed again what this epoch's order asked for
   std::vector<LoggedInit> inits;  // dense, rising: those that no snapshot is known to cover
 
   bool operator==(const KeyReport&) const = default;

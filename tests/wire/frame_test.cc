@@ -145,15 +145,15 @@ std::map<std::string, Frame> GoldenFrames() {
   const auto of_rebuild = [&](FrameType type, NodeId sender) {
     return Changed(bytes_key(type, sender), [](FrameHeader& h) { h.request = 6; });
   };
-  frames["report"] = MakeFrame(of_rebuild(FrameType::kReport, 4),
-                               EncodeReport({.done = 12,
-                                             .complete_from = 9,
-                                             .open = 13,
-                                             .uncompressed_from = 11,
-                                             .snapshots = {9, 10},
-                                             .is_broken = true,
-                                             .is_redone = true,
-                                             .inits = {{9, 4}, {12, 6}}}));
+  frames["report"] =
+      MakeFrame(of_rebuild(FrameType::kReport, 4), EncodeReport({.done = 12,
+                                                                 .complete_from = 9,
+                                                                 .open = 13,
+                                                                 .uncompressed_from = 11,
+                                                                 .snapshots = {9, 10},
+                                                                 .is_broken = true,
+                                                                 .is_redone = true,
+                                                                 .inits = {{9, 4}, {12, 6}}}));
   frames["rebuild"] = MakeFrame(of_rebuild(FrameType::kRebuild, 1),
                                 EncodeOrder({RebuildOrder::What::kRedo, 9, 12}));
   const FrameHeader largest = {.type = FrameType::kReply,
@@ -251,7 +251,8 @@ TEST(FrameTest, AgreesWithTheReferenceOnRandomHeaders) {
   std::mt19937_64 random(1);
   for (int i = 0; i < 2000; ++i) {
     FrameHeader header;
-    header.type = static_cast<FrameType>(std::array{1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12}[random() % 11]);
+    constexpr std::array kTypes = {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12};
+    header.type = static_cast<FrameType>(kTypes[random() % kTypes.size()]);
     const bool is_state = header.type == FrameType::kInit || header.type == FrameType::kFetch ||
                           header.type == FrameType::kValue;
     const bool is_result = header.type == FrameType::kReply || header.type == FrameType::kValue;
