@@ -113,6 +113,17 @@ Sends RebuildingKey::GoToAll() {
   return AnswerAll({What::kGo, stands_at, stands_at});
 }
 
+Sends RebuildingKey::End() {
+  Sends sends = GoToAll();
+  ++shard_.stats.rebuilt;
+  state_.rebuild = KeyRebuild();
+  if (--shard_.num_rebuilding == 0) {
+    LogInfo("all keys of one shard that came from lost servers are whole again; %d so far",
+            shard_.stats.rebuilt);
+  }
+  return sends;
+}
+
 Sends RebuildingKey::Fail(const absl::Status& why) {
   const absl::Status status =
       Aborted("tensor '%s': its server was lost, and it cannot be rebuilt: %s", state_.plan->name,
@@ -132,6 +143,7 @@ Sends RebuildingKey::Decide() {
       std::ranges::any_of(rebuild.reports, [](const auto& one) { return one->is_retired; });
   if (is_retired) {
     rebuild.phase = Phase::kGone;
+    --shard_.num_rebuilding;
     return GoToAll();
   }
   return is_dense() ? DecideDense() : DecideBroadcast();
@@ -196,10 +208,6 @@ Sends RebuildingKey::DecideDense() {
   if (uncompressed_from != 0 && uncompressed_from <= rebuild.start + 1) {
     plan.codecs.GoUncompressed(uncompressed_from);
   }
-  LogInfo("tensor '%s' (key %s) is rebuilt: from step %d%s to step %d", plan.name,
-          plan.entry.key.ToString(), rebuild.start,
-          rebuild.setter >= 0 ? absl::StrFormat(", a snapshot of worker %d,", rebuild.setter) : "",
-          rebuild.target);
   if (rebuild.setter < 0) {
     state_.dense.last_step = rebuild.start;
     return BeginRedo();
@@ -236,10 +244,7 @@ Sends RebuildingKey::EndIfDone() {
     if (!rebuild.reports[i].has_value() || rebuild.reports[i]->open <= rebuild.target) continue;
     state_.dense.pushed_before.push_back(places().RankOf(PlaceAt(i)));
   }
-  Sends sends = GoToAll();
-  ++shard_.stats.rebuilt;
-  rebuild = KeyRebuild();
-  return sends;
+  return End();
 }
 
 void RebuildingKey::ExpectAllAgain() {
@@ -280,10 +285,7 @@ Sends RebuildingKey::DecideBroadcast() {
   state.SetValue(std::move(value));
   state.before = std::move(before);
   if (!is_set_again) {
-    Sends sends = GoToAll();
-    ++shard_.stats.rebuilt;
-    rebuild = KeyRebuild();
-    return sends;
+    return End();
   }
   rebuild.phase = Phase::kSetting;
   rebuild.start = rebuild.target = latest;
@@ -311,10 +313,10 @@ Sends RebuildingKey::OnFrame(NodeId from, const Frame& frame) {
   }
   if (header.type == FrameType::kInit) return OnInit(from, frame, rank);
   const bool is_redo = is_dense() && state_.rebuild.phase == Phase::kRedoing;
-  return is_redo ? OnDense(from, frame, rank) : NotYet(from, header);
+  return is_redo ? OnDense(from, frame) : NotYet(from, header);
 }
 
-Sends RebuildingKey::OnDense(NodeId from, const Frame& frame, Rank) {
+Sends RebuildingKey::OnDense(NodeId from, const Frame& frame) {
   const FrameHeader& header = frame.header;
   DenseKey key(*state_.plan, &state_.dense, &shard_);
   if (header.step > state_.rebuild.target || IsInitDue(header.step)) return NotYet(from, header);
@@ -338,9 +340,7 @@ Sends RebuildingKey::OnInit(NodeId from, const Frame& frame, Rank rank) {
     if (!is_awaited) return NotYet(from, header);
     Sends sends = BroadcastKey(*state_.plan, &state_.broadcast, &shard_).OnInit(from, frame);
     if (state_.broadcast.value.step == header.step) {
-      for (Outgoing& send : GoToAll()) sends.push_back(std::move(send));
-      ++shard_.stats.rebuilt;
-      rebuild = KeyRebuild();
+      for (Outgoing& send : End()) sends.push_back(std::move(send));
     }
     return sends;
   }

@@ -60,7 +60,7 @@ class RebuildingKey {
  private:
   bool is_dense() const;
   const Places& places() const;
-  Sends OnDense(NodeId from, const Frame& frame, Rank rank);
+  Sends OnDense(NodeId from, const Frame& frame);
   Sends OnInit(NodeId from, const Frame& frame, Rank rank);
   // All workers have reported.
   Sends Decide();
@@ -74,6 +74,8 @@ class RebuildingKey {
   Sends Answer(Place place, const RebuildOrder& order);
   Sends AnswerAll(const RebuildOrder& order);
   Sends GoToAll();
+  // Ends the rebuild: the key is whole.
+  Sends End();
   std::vector<Rank> Unreported(Place asker) const;
   std::vector<Rank> Unfinished(Place asker) const;
   // Lets nobody wait for workers that are leaving: what they had pushed they push again.

@@ -72,7 +72,9 @@ void ServerShard::AddKey(std::shared_ptr<const KeyPlan> plan, bool is_rebuilt) {
     state.broadcast.SetRoster(context_.everyone);
   }
   state.plan = std::move(plan);
-  if (is_rebuilt) RebuildingKey(&state, &context_).Begin();
+  if (!is_rebuilt) return;
+  ++context_.num_rebuilding;
+  RebuildingKey(&state, &context_).Begin();
 }
 
 Sends ServerShard::RemoveKey(Key key) {
@@ -85,6 +87,10 @@ Sends ServerShard::RemoveKey(Key key) {
     if (plan->entry.kind == KeyKind::kDense) {
       told = DenseKey(*plan, &state->dense, &context_).OnRetired();
     }
+    const KeyRebuild::Phase phase = state->rebuild.phase;
+    const bool is_under_way =
+        phase != KeyRebuild::Phase::kOver && phase != KeyRebuild::Phase::kGone;
+    if (is_under_way) --context_.num_rebuilding;
     // Inside Counted, so that the key's bytes are subtracted.
     *state = {};
     return told;

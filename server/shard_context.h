@@ -81,6 +81,7 @@ struct ShardContext {
   std::vector<Rank> leaving;  // workers that push no more, as ServerShard::SetLeaving
   uint32_t catalogue_version = 0;
   ShardStats stats;
+  int64_t num_rebuilding = 0;  // keys that are not whole yet
   std::vector<double> scratch;  // for sums; one for all keys, so that it stays in the cache
 
   void SetMembership(std::shared_ptr<const Membership> next);

@@ -341,8 +341,8 @@ RecoveryTable::Actions RecoveryTable::SetMembership(std::shared_ptr<const Member
   }
   std::vector<Log*> recovering;
   for (auto& [key, log] : logs_) {
-    const bool is_under_way = log->stage != Stage::kIdle && log->stage != Stage::kSaving;
-    if (!is_under_way && !IsMoved(log->facts, log->whole_since)) continue;
+    // Also where an earlier recovery has not ended: the server has begun anew.
+    if (!IsMoved(log->facts, log->whole_since)) continue;
     HoldBack(log.get());
     recovering.push_back(log.get());
   }
@@ -364,7 +364,6 @@ void RecoveryTable::HoldBack(Log* log) {
     (void)table_.Withdraw(key, log->current->frame.header.step);
     log->is_parked = true;
   }
-  log->redo.clear();
 }
 
 bool RecoveryTable::HasOpenInit(const Log& log) {
