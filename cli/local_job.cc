@@ -490,6 +490,10 @@ void LocalJob::HandleEnd(size_t process, int code) {
   const bool by_signal = code == 128 + SIGTERM || (code > 128 && code == code_);
   const bool expected =
       (code == 0 && !IsLostScheduler({process, code})) || (told && (code <= 128 || by_signal));
+  // Nobody needs a server any more once all workers have ended.
+  const bool is_late_kill = phase_ == Phase::kEndingDaemons && options_.may_lose_servers &&
+                            is_server(process) && code == 128 + SIGKILL;
+  if (is_late_kill) return;
   if (expected || IsStartedAgain({process, code}) || GoesOnWithout({process, code})) return;
   failures_.push_back({process, code});
   // The cause, which is known when all have ended, is named last. Until then the first to end is
