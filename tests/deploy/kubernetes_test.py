@@ -324,6 +324,10 @@ def test_selectors_find_their_pods(objects):
         if found["kind"] == "PodDisruptionBudget":
             assert matches(found["spec"]["selector"], templates[name]["metadata"]["labels"])
             assert found["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+            # Without a journal nobody waits for another server in the place of the only one.
+            scheduler = containers(templates["bandoneon-scheduler"])
+            has_journal = any(env["name"] == "BANDONEON_JOURNAL" for one in scheduler for env in one["env"])
+            assert found["spec"]["maxUnavailable"] == (1 if has_journal else 0)
         if found["kind"] == "StatefulSet":
             (spread,) = templates[name]["spec"]["topologySpreadConstraints"]
             assert matches(spread["labelSelector"], templates[name]["metadata"]["labels"])
