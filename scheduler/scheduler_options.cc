@@ -56,7 +56,9 @@ absl::StatusOr<SchedulerOptions> ReadSchedulerOptions(const Config& config) {
   BDN_ASSIGN_OR_RETURN(const absl::Duration patience, config.Duration("scheduler-timeout"));
   if (!options.journal.empty()) job.scheduler_timeout = patience;
   BDN_ASSIGN_OR_RETURN(const int64_t replayed, config.Int("replay-steps", 0, kMostReplaySteps));
-  job.replay_steps = static_cast<uint32_t>(replayed);
+  // With its only server such a job ends, so workers need keep nothing for another.
+  const bool may_go_on = servers > 1 || !options.journal.empty();
+  job.replay_steps = may_go_on ? static_cast<uint32_t>(replayed) : 0;
   BDN_ASSIGN_OR_RETURN(const int64_t seed,
                        config.Int("seed", 0, std::numeric_limits<int64_t>::max()));
   job.run_seed = static_cast<uint64_t>(seed);

@@ -70,6 +70,14 @@ TEST(SchedulerOptions, ReadsEverySetting) {
   EXPECT_EQ(options->log_level, LogLevel::kError);
 }
 
+TEST(SchedulerOptions, KeysSurviveWhereAnotherServerMayTakeThem) {
+  EXPECT_EQ(ReadFlags({"--servers=2"})->job.config.replay_steps, 32u);
+  EXPECT_EQ(ReadFlags({"--servers=1", "--journal=/tmp/j"})->job.config.replay_steps, 32u);
+  EXPECT_EQ(ReadFlags({"--servers=1"})->job.config.replay_steps, 0u);
+  EXPECT_EQ(ReadFlags({"--servers=2", "--replay-steps=0"})->job.config.replay_steps, 0u);
+  EXPECT_THAT(ReadFlags({"--replay-steps=129"}).status().message(), HasSubstr("replay-steps"));
+}
+
 TEST(SchedulerOptions, APageThatOthersReachNeedsATokenAndInsecure) {
   EXPECT_FALSE(ReadFlags({})->job.keeps_history) << "nobody looks";
   EXPECT_TRUE(ReadFlags({"--http-listen=127.0.0.1:0"}).ok());
