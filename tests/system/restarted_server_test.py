@@ -86,12 +86,8 @@ def undisturbed(start, servers, *options):
     return weights_of(output)
 
 
-TRANSPORTS = pytest.mark.parametrize(
-    "options", [[], ["--transport", "network"], ["--hosts", "2"]], ids=["shm", "network", "hosts"])
-
-
-@TRANSPORTS
-@pytest.mark.parametrize("servers", [1, 2])
+@pytest.mark.parametrize("servers, options", [(1, []), (2, ["--transport", "network"]), (2, ["--hosts", "2"])],
+                         ids=["one-shm", "two-network", "two-hosts"])
 def test_a_job_whose_servers_are_started_again_ends_as_one_whose_are_not(start, servers, options):
     expected = undisturbed(start, servers, *options)
     run = start(servers, "--restarts", "2", *options)
@@ -111,7 +107,7 @@ def test_a_job_whose_servers_are_started_again_ends_as_one_whose_are_not(start, 
     assert {path.name for path in run.folder.iterdir()} == {"go-15", "go-30"}, "the job's directory and its journal are gone"
 
 
-@TRANSPORTS
+@pytest.mark.parametrize("options", [[], ["--hosts", "2"]], ids=["shm", "hosts"])
 def test_without_restarts_the_servers_that_are_left_do_the_work_of_one_that_is_lost(start, options):
     expected = undisturbed(start, 3, *options)
     run = start(3, *options)
