@@ -104,7 +104,7 @@ absl::Status Declarations::CheckRoom(const std::vector<const TensorDeclaration*>
         tensors, limits_.max_tensors);
   }
   const uint64_t most = std::min(limits_.max_job_bytes, kMostBytes);
-  // Of a job that has lost all its servers, one is still to hold everything.
+  // A job that has lost all its servers gets at least one, which is to hold everything.
   const uint64_t servers = std::max<uint64_t>(membership_->servers.size(), 1);
   uint64_t bytes = totals_.tensor_bytes;
   uint64_t server_bytes = totals_.server_bytes;

@@ -439,7 +439,7 @@ absl::Status Job::AdmitNewcomer(uint64_t number, NodeId lost, const std::string&
 void Job::AdmitServers() {
   while (now_ >= deferred_until_) {
     const uint64_t number = FindNewcomer(-1);
-    // What cannot be logged now is tried again, by Advance.
+    // Advance tries again whatever cannot be logged now.
     if (number == 0 || !AdmitNewcomer(number, 0, "").ok()) return;
   }
 }
@@ -789,7 +789,7 @@ void Job::FailBy(NodeId node, const std::string& how) {
 
 bool Job::MayGoOnWithout(const NodeInfo& node) const {
   if (node.role == Role::kServer) {
-    // Of a job with a log somebody starts again whatever ends.
+    // Somebody starts again whatever ends of a job with a log.
     return MayLoseServers() && (is_logged_ || table_.membership()->servers.size() > 1);
   }
   const int fewest = options_.config.min_workers;
