@@ -327,6 +327,28 @@ Sends DenseKey::CloseRound(StageLaps* laps) {
   return sends;
 }
 
+void DenseKey::KeepReply(const GivenReply& given) {
+  state_.told.clear();
+  state_.digests.clear();
+  if (given.step != state_.last_step) {
+    // An init has skipped the steps up to the last, and nobody has a reply to that.
+    state_.last_failure = shard_.ErrorFrame(
+        PushOf(state_.last_step),
+        OutOfRange("tensor '%s' was set at step %d", plan_.name, state_.last_step));
+    return;
+  }
+  FrameHeader header = shard_.AnswerHeader(PushOf(given.step), FrameType::kReply);
+  header.flags = given.flags;
+  if (!HasPayload(given.flags)) {
+    state_.last_reply = Frame{header, {}};
+    return;
+  }
+  header.base_step = given.base_step;
+  header.codec = given.codec;
+  state_.last_reply =
+      MakeFrame(header, Buffer::CopyOf(given.payload), shard_.options.needs_checksums());
+}
+
 // Returns whether the key goes uncompressed from the next step on: because it did before, because a
 // push asks for it, or because the guard of the replies' link does. Every worker that has this
 // step's reply knows it before the next step begins.
@@ -429,13 +451,14 @@ Sends DenseKey::OnInit(NodeId from, const Frame& frame) {
   if (!place.ok()) return shard_.Refuse(from, header, place.status());
   const absl::StatusOr<size_t> segment = FindSegment(header);
   if (!segment.ok()) return shard_.Refuse(from, header, segment.status());
-  if (header.part == StatePart::kSnapshot) {
+  if (header.part == StatePart::kSnapshot || header.part == StatePart::kReply) {
     // A key that is whole takes none; this one is repeated, because its answer was lost.
     if (header.step <= state_.last_step) {
       return {{from, Frame{shard_.AnswerHeader(header, FrameType::kReply), {}}}};
     }
     return shard_.Refuse(from, header,
-                         InvalidArgument("tensor '%s' is whole: it takes no snapshot", plan_.name));
+                         InvalidArgument("tensor '%s' is whole: it takes no %s", plan_.name,
+                                         StatePartName(header.part)));
   }
   const size_t segment_bytes = plan_.codecs.pull->segment_elements(*segment) * sizeof(float);
   const size_t most =

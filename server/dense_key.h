@@ -11,6 +11,7 @@
 #include "common/certs/digest.h"
 #include "common/telemetry/stage_times.h"
 #include "common/wire/frame.h"
+#include "common/wire/message.h"
 #include "link/link_monitor.h"
 #include "server/key_plan.h"
 #include "server/places.h"
@@ -68,6 +69,9 @@ class DenseKey {
   // Fails and empties the open round if a worker that is leaving has not pushed to it. REQUIRES: a
   // round is open.
   Sends OnLeaving();
+  // Keeps the reply of the last step as a worker that has it gives it, for those that still ask for
+  // it. REQUIRES: CheckGiven is OK.
+  void KeepReply(const GivenReply& given);
   // Tells all workers that the open round, if there is one, has failed, because all of them are
   // done with the key. The caller removes the key afterwards.
   Sends OnRetired();

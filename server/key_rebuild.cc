@@ -6,6 +6,7 @@
 
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "server/key_estimate.h"
 #include "server/key_snapshot.h"
 #include "server/key_state.h"
 
@@ -67,6 +68,10 @@ Sends RebuildingKey::OnReport(NodeId from, const Frame& frame) {
       if (rank == rebuild.setter)
         return Answer(*place, {What::kSet, rebuild.start, rebuild.target});
       return shard_.Defer(from, header, {rebuild.setter});
+    case Phase::kGiving:
+      if (rank == rebuild.giver)
+        return Answer(*place, {What::kGive, rebuild.target, rebuild.target});
+      return shard_.Defer(from, header, {rebuild.giver});
     default:
       if (!report->is_redone) return Answer(*place, {What::kRedo, rebuild.start, rebuild.target});
       return shard_.Defer(from, header, Unfinished(*place));
@@ -117,7 +122,7 @@ Sends RebuildingKey::End() {
   Sends sends = GoToAll();
   ++shard_.stats.rebuilt;
   state_.rebuild = KeyRebuild();
-  if (--shard_.num_rebuilding == 0) {
+  if (--shard_.stats.rebuilding == 0) {
     LogInfo("all keys of one shard that came from lost servers are whole again; %d so far",
             shard_.stats.rebuilt);
   }
@@ -143,7 +148,7 @@ Sends RebuildingKey::Decide() {
       std::ranges::any_of(rebuild.reports, [](const auto& one) { return one->is_retired; });
   if (is_retired) {
     rebuild.phase = Phase::kGone;
-    --shard_.num_rebuilding;
+    --shard_.stats.rebuilding;
     return GoToAll();
   }
   return is_dense() ? DecideDense() : DecideBroadcast();
@@ -199,7 +204,8 @@ Sends RebuildingKey::DecideDense() {
     }
   }
   if (!has_start) {
-    return Fail(Aborted(
+    if (uncompressed_from != 0) plan.codecs.GoUncompressed(uncompressed_from);
+    return BeginEstimate(Aborted(
         "it stands at step %d, workers have their pushes after step %d, and no snapshot in between "
         "is left, because a worker was lost with the server or shortly before, or a step before "
         "had failed; go on from a checkpoint",
@@ -215,6 +221,95 @@ Sends RebuildingKey::DecideDense() {
   rebuild.phase = Phase::kSetting;
   const std::optional<Place> place = places().OfRank(rebuild.setter);
   return Answer(*place, {What::kSet, rebuild.start, rebuild.target});
+}
+
+Sends RebuildingKey::BeginEstimate(const absl::Status& why) {
+  KeyRebuild& rebuild = state_.rebuild;
+  // While all workers are here, the way to the target must be, too.
+  if (shard_.membership->unsafe == 0) return Fail(why);
+  rebuild.is_estimate = true;
+  rebuild.start = 0;
+  for (size_t i = 0; HasState(*state_.plan) && i < rebuild.reports.size(); ++i) {
+    const KeyReport& report = *rebuild.reports[i];
+    const Step after = report.newest_snapshot;
+    if (after == 0 || after - 1 > rebuild.target) continue;
+    if (rebuild.setter >= 0 && after - 1 <= rebuild.start) continue;
+    rebuild.start = after - 1;
+    rebuild.setter = places().RankOf(PlaceAt(i));
+    rebuild.is_exact = rebuild.start == rebuild.target &&
+                       std::ranges::find(report.snapshots, after) != std::end(report.snapshots);
+  }
+  if (rebuild.setter < 0) return BeginGiving();
+  rebuild.phase = Phase::kSetting;
+  return Answer(*places().OfRank(rebuild.setter), {What::kSet, rebuild.start, rebuild.target});
+}
+
+Sends RebuildingKey::BeginGiving() {
+  KeyRebuild& rebuild = state_.rebuild;
+  // Nobody has ended a step: there is no more than what was set.
+  if (rebuild.target == 0) return BeginRedo();
+  rebuild.phase = Phase::kGiving;
+  for (size_t i = 0; i < rebuild.reports.size(); ++i) {
+    const KeyReport& report = *rebuild.reports[i];
+    if (report.done != rebuild.target || !report.has_reply) continue;
+    rebuild.giver = places().RankOf(PlaceAt(i));
+    // Its report may be on the way still.
+    if (!rebuild.asks[i].has_value()) return {};
+    return Answer(PlaceAt(i), {What::kGive, rebuild.target, rebuild.target});
+  }
+  return Fail(Aborted(
+      "it stands at step %d, of which no worker that is left can give the reply, and the pushes "
+      "that led to it are lost with a worker; go on from a checkpoint",
+      rebuild.target));
+}
+
+Sends RebuildingKey::OnGiven(NodeId from, const Frame& frame, Rank rank) {
+  const FrameHeader& header = frame.header;
+  KeyRebuild& rebuild = state_.rebuild;
+  const Sends taken = {{from, Frame{shard_.AnswerHeader(header, FrameType::kReply), {}}}};
+  if (rank != rebuild.giver || header.step != rebuild.target) return NotYet(from, header);
+  if (rebuild.phase == Phase::kRedoing) return taken;  // its answer was lost
+  if (rebuild.phase != Phase::kGiving) return NotYet(from, header);
+  if (const absl::Status intact = CheckPayload(frame); !intact.ok()) {
+    return shard_.Refuse(from, header, intact);
+  }
+  Frame own = frame;
+  Own(&own);
+  const absl::StatusOr<GivenReply> given = DecodeGivenReply(own.payload.span());
+  absl::Status status = given.status();
+  const bool is_refused = given.ok() && given->is_refusal;
+  if (given.ok() && !is_refused && given->step > rebuild.target) {
+    status = InvalidArgument("a reply of step %d", given->step);
+  }
+  if (status.ok() && !is_refused) {
+    DenseState estimate = rebuild.is_exact ? DenseState() : state_.dense;
+    status = rebuild.is_exact ? CheckGiven(*state_.plan, *given)
+                              : EstimateFrom(*state_.plan, *given, &estimate);
+    if (status.ok() && !rebuild.is_exact) state_.dense = std::move(estimate);
+  }
+  if (is_refused || !status.ok()) {
+    LogWarning("tensor '%s': worker %d cannot give its reply of step %d (%s)", state_.plan->name,
+               rank, rebuild.target, is_refused ? "it does not have it" : status.message());
+    // Another may.
+    rebuild.reports[IndexOf(*places().OfRank(rank))]->has_reply = false;
+    Sends sends = taken;
+    for (Outgoing& send : BeginGiving()) sends.push_back(std::move(send));
+    return sends;
+  }
+  state_.dense.last_step = rebuild.target;
+  DenseKey(*state_.plan, &state_.dense, &shard_).KeepReply(*given);
+  if (HasState(*state_.plan) && !rebuild.is_exact) {
+    ++shard_.stats.estimated;
+    LogWarning(
+        "tensor '%s' is estimated: a worker was lost with its server; it goes on at step %d with "
+        "the weights that workers have, without what was left to be sent of replies, and with a "
+        "rule's moments as of step %d",
+        state_.plan->name, rebuild.target, rebuild.start);
+  }
+  rebuild.start = rebuild.target;  // no push is made again
+  Sends sends = taken;
+  for (Outgoing& send : BeginRedo()) sends.push_back(std::move(send));
+  return sends;
 }
 
 Sends RebuildingKey::BeginRedo() {
@@ -346,7 +441,8 @@ Sends RebuildingKey::OnInit(NodeId from, const Frame& frame, Rank rank) {
   }
   if (header.part == StatePart::kSnapshot) {
     if (rank != rebuild.setter || header.step != rebuild.start) return NotYet(from, header);
-    if (rebuild.phase == Phase::kRedoing) return acknowledged();  // its answer was lost
+    const bool is_set = rebuild.phase == Phase::kGiving || rebuild.phase == Phase::kRedoing;
+    if (is_set) return acknowledged();  // its answer was lost
     if (rebuild.phase != Phase::kSetting) return NotYet(from, header);
     if (const absl::Status intact = CheckPayload(frame); !intact.ok()) {
       return shard_.Refuse(from, header, intact);
@@ -358,9 +454,12 @@ Sends RebuildingKey::OnInit(NodeId from, const Frame& frame, Rank rank) {
                           rebuild.start, set.message()));
     }
     Sends sends = acknowledged();
-    for (Outgoing& send : BeginRedo()) sends.push_back(std::move(send));
+    for (Outgoing& send : rebuild.is_estimate ? BeginGiving() : BeginRedo()) {
+      sends.push_back(std::move(send));
+    }
     return sends;
   }
+  if (header.part == StatePart::kReply) return OnGiven(from, frame, rank);
   // An init that the lost server had applied is repeated in its place among the steps.
   const bool is_known = std::ranges::any_of(rebuild.inits, [&](const LoggedInit& init) {
     return init.request >= header.request && init.after <= state_.dense.last_step;
@@ -368,7 +467,18 @@ Sends RebuildingKey::OnInit(NodeId from, const Frame& frame, Rank rank) {
   if (rebuild.phase != Phase::kRedoing || rank != rebuild.inits_root || !is_known) {
     return NotYet(from, header);
   }
-  Sends sends = DenseKey(*state_.plan, &state_.dense, &shard_).OnInit(from, frame);
+  // The steps that have followed are not made again, so a part of the state that was set before
+  // them is over. A rule is still in force.
+  const bool is_over = rebuild.is_estimate && header.part != StatePart::kRule &&
+                       header.step < state_.dense.last_step;
+  Sends sends;
+  if (is_over) {
+    state_.dense.init_root = rank;
+    state_.dense.last_init = std::max(state_.dense.last_init, header.request);
+    sends = acknowledged();
+  } else {
+    sends = DenseKey(*state_.plan, &state_.dense, &shard_).OnInit(from, frame);
+  }
   // One that had no answer yet may be wrong; its worker gets the error, and nobody waits for it.
   const FrameHeader& answer = sends.front().frame.header;
   if (answer.type == FrameType::kError && CheckPayload(frame).ok()) {

@@ -21,6 +21,7 @@ struct KeyRebuild {
     kOver,       // the key is whole
     kGathering,  // waits for the reports of all workers
     kSetting,    // waits for the snapshot, or the broadcast's value, of `setter`
+    kGiving,     // waits for the reply of `giver`, from which the key is estimated
     kRedoing,    // takes the pushes after `start` up to `target`, and the inits among them
     kGone,       // a worker has retired the key and forgotten it
     kFailed,     // it cannot be rebuilt, which ends the job
@@ -30,6 +31,10 @@ struct KeyRebuild {
   // By place: the report that waits for its order.
   std::vector<std::optional<FrameHeader>> asks;
   Rank setter = -1;
+  Rank giver = -1;
+  bool is_estimate = false;  // what led to the target is lost, and a worker gives its reply
+  // The snapshot is of the target itself, so only the reply is lost.
+  bool is_exact = false;
   Step start = 0;
   Step target = 0;
   Rank inits_root = -1;           // the rank that repeats `inits`
@@ -43,6 +48,9 @@ struct KeyRebuild {
 // from which all pushes up to that are still there is the start: it is set, the pushes are made
 // again as rounds like any other, and the key then stands where the lost server had it, with the
 // same bits. A worker that lies can make that fail, and no more than a wrong gradient could.
+//
+// Where a worker was lost, too, there may be no such start. Then the key is estimated
+// (server/key_estimate.h): a worker that has ended the target gives its reply.
 //
 // It holds no state of its own: an object is made for one call. Not thread-safe.
 class RebuildingKey {
@@ -66,6 +74,10 @@ class RebuildingKey {
   Sends Decide();
   Sends DecideDense();
   Sends DecideBroadcast();
+  // There is no start: takes up the newest snapshot, if there is one, then the last reply.
+  Sends BeginEstimate(const absl::Status& why);
+  Sends BeginGiving();
+  Sends OnGiven(NodeId from, const Frame& frame, Rank rank);
   Sends BeginRedo();
   // Ends the rebuild if nothing is left to be done again.
   Sends EndIfDone();

@@ -10,6 +10,7 @@
 #include "common/base/memory_reserve.h"
 #include "common/base/status.h"
 #include "common/wire/headers.h"
+#include "server/key_estimate.h"
 #include "server/key_snapshot.h"
 
 namespace bdn {
@@ -75,9 +76,20 @@ constexpr MetricRow<Stats> kMetrics[] = {
      [](const Stats& now) { return now.shards.cached_replies; }},
     {{"probes", kCounter, "So many probes were received."},
      [](const Stats& now) { return now.shards.probes; }},
+    {{"keys_rebuilding", kGauge,
+      "So many keys have come from servers that were lost, and are not whole yet."},
+     [](const Stats& now) { return now.shards.rebuilding; }},
     {{"keys_rebuilt", kCounter,
       "So many keys were rebuilt on this server, because theirs was lost."},
      [](const Stats& now) { return now.shards.rebuilt; }},
+    {{"keys_estimated", kCounter,
+      "So many of the rebuilt keys were estimated, because a worker was lost with their server."},
+     [](const Stats& now) { return now.shards.estimated; }},
+    {{"scheduler_silence_seconds", kGauge,
+      "The scheduler has answered last so many seconds ago; it is asked at every heartbeat."},
+     [](const Stats& now) {
+       return static_cast<uint64_t>(absl::ToInt64Seconds(now.scheduler_silence));
+     }},
     {{"frames_refused", kCounter, "So many frames were answered with an error.", &kRefusals,
       "error"},
      [](const Stats& now) { return now.shards.refused; }},
@@ -275,6 +287,8 @@ absl::Status Server::Start() {
     sessions_ = std::make_unique<SessionTable>(joined.config.job_id, joined.data_secret);
   }
   keys_survive_ = joined.config.replay_steps > 0;
+  workers_may_go_ =
+      joined.config.min_workers > 0 && joined.config.min_workers < joined.config.num_workers;
   // Before Watch, so that this call runs beside no callback of the control plane. The first
   // catalogue's costs need the number of workers that it sets.
   OnMembership(joined.membership);
@@ -579,7 +593,8 @@ absl::Status Server::CheckFrame(const KeyPlan& plan) const {
         "on every server, or lower partition-bytes of the scheduler",
         plan.name, bytes, options_.max_frame_bytes);
   }
-  const uint64_t snapshot = keys_survive_ ? MaxSnapshotBytes(plan) : 0;
+  uint64_t snapshot = keys_survive_ ? MaxSnapshotBytes(plan) : 0;
+  if (keys_survive_ && workers_may_go_) snapshot = std::max(snapshot, MaxGivenBytes(plan));
   if (snapshot > options_.max_frame_bytes) {
     return ResourceExhausted(
         "tensor '%s': snapshots of what servers hold of it, by which it survives its server, take "
@@ -698,6 +713,7 @@ Server::Stats Server::stats() const {
   stats.transport.bytes_queued += replies_.bytes_waiting();
   stats.frames_dropped = waiting_.dropped();
   if (stages_ != nullptr) stats.stages = stages_->Read();
+  stats.scheduler_silence = control_->SchedulerSilence();
   MutexLock lock(&mu_);
   stats.frames_unauthenticated = frames_unauthenticated_;
   stats.frames_forged = frames_forged_;

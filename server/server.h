@@ -68,6 +68,7 @@ class Server {
     uint64_t frames_forged = 0;
     uint64_t frames_dropped = 0;
     StageCounts stages;
+    absl::Duration scheduler_silence;
   };
 
   // All pointers are borrowed and outlive the server, which reports to `telemetry` while it serves.
@@ -163,7 +164,8 @@ class Server {
   uint64_t declared_bytes_ = 0;  // the cost of all keys of this server
   absl::flat_hash_map<Key, uint64_t> costs_;
   size_t num_workers_ = 0;
-  bool keys_survive_ = false;  // lost servers' keys are rebuilt on others
+  bool keys_survive_ = false;    // lost servers' keys are rebuilt on others
+  bool workers_may_go_ = false;  // the job goes on without some workers
   std::shared_ptr<const Membership> membership_ = std::make_shared<const Membership>();
   uint32_t catalogue_version_ = 0;
   absl::flat_hash_map<Key, Known> known_;  // all keys of the catalogue, if they survive

@@ -73,7 +73,7 @@ void ServerShard::AddKey(std::shared_ptr<const KeyPlan> plan, bool is_rebuilt) {
   }
   state.plan = std::move(plan);
   if (!is_rebuilt) return;
-  ++context_.num_rebuilding;
+  ++context_.stats.rebuilding;
   RebuildingKey(&state, &context_).Begin();
 }
 
@@ -90,7 +90,7 @@ Sends ServerShard::RemoveKey(Key key) {
     const KeyRebuild::Phase phase = state->rebuild.phase;
     const bool is_under_way =
         phase != KeyRebuild::Phase::kOver && phase != KeyRebuild::Phase::kGone;
-    if (is_under_way) --context_.num_rebuilding;
+    if (is_under_way) --context_.stats.rebuilding;
     // Inside Counted, so that the key's bytes are subtracted.
     *state = {};
     return told;

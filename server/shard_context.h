@@ -32,7 +32,9 @@ struct ShardStats {
   uint64_t cached_replies = 0;  // requests about a closed step, answered from memory
   uint64_t probes = 0;
   uint64_t refused = 0;  // frames answered with an error
-  uint64_t rebuilt = 0;  // keys of lost servers that are whole again
+  uint64_t rebuilding = 0;  // keys of lost servers that are not whole yet
+  uint64_t rebuilt = 0;     // keys of lost servers that are whole again
+  uint64_t estimated = 0;   // those of them whose state is an estimate
   // Bytes of payloads, and of the float32 values that they stand for.
   uint64_t bytes_pushed = 0;
   uint64_t bytes_pushed_plain = 0;
@@ -81,7 +83,6 @@ struct ShardContext {
   std::vector<Rank> leaving;  // workers that push no more, as ServerShard::SetLeaving
   uint32_t catalogue_version = 0;
   ShardStats stats;
-  int64_t num_rebuilding = 0;  // keys that are not whole yet
   std::vector<double> scratch;  // for sums; one for all keys, so that it stays in the cache
 
   void SetMembership(std::shared_ptr<const Membership> next);

@@ -100,6 +100,7 @@ bool HasPart(const KeyPlan& plan, const StateParts& parts, StatePart part) {
   switch (part) {
     case StatePart::kNone:
     case StatePart::kSnapshot:
+    case StatePart::kReply:
       return false;
     case StatePart::kWeights:
       return plan.rule != nullptr;

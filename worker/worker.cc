@@ -70,6 +70,24 @@ constexpr MetricRow<Counts> kMetrics[] = {
      [](const Counts& now) { return now.requests.resends; }},
     {{"reconnects", kCounter, "So many connections were made anew because a server was silent."},
      [](const Counts& now) { return now.requests.reconnects; }},
+    {{"keys_recovered", kCounter,
+      "So many keys whose server was lost are whole again on another, as far as this worker knows."},
+     [](const Counts& now) { return now.recovery.recoveries; }},
+    {{"pushes_repeated", kCounter,
+      "So many answered pushes were sent again, because their server was lost."},
+     [](const Counts& now) { return now.recovery.pushes_repeated; }},
+    {{"log_bytes", kGauge,
+      "So many bytes of answered pushes and of last replies are kept for a server that may be "
+      "lost."},
+     [](const Counts& now) { return now.recovery.log_bytes; }},
+    {{"snapshot_bytes", kGauge,
+      "So many bytes of snapshots of servers' keys are kept for a server that may be lost."},
+     [](const Counts& now) { return now.recovery.snapshot_bytes; }},
+    {{"scheduler_silence_seconds", kGauge,
+      "The scheduler has answered last so many seconds ago; it is asked at every heartbeat."},
+     [](const Counts& now) {
+       return static_cast<uint64_t>(absl::ToInt64Seconds(now.scheduler_silence));
+     }},
 };
 
 // Returns after how many steps a snapshot of the key is fetched; 0: its server keeps nothing from
@@ -344,9 +362,15 @@ absl::StatusOr<std::vector<uint32_t>> Worker::Declare(std::vector<TensorDeclarat
 void Worker::LetSurvive(const CatalogueDelta& delta) {
   const uint32_t most = joined_.config.replay_steps;
   if (most == 0) return;
+  // A worker may be lost together with a server.
+  const bool keeps_reply =
+      joined_.config.min_workers != 0 && joined_.config.min_workers < joined_.config.num_workers;
   std::vector<RecoveryTable::KeyFacts> keys;
   for (size_t i = 0; i < delta.keys.size(); ++i) {
-    const DeclaredKey& key = tensors_.FindKey(delta.keys[i].key)->key();
+    const KeyExchange* const exchange = tensors_.FindKey(delta.keys[i].key);
+    const DeclaredKey& key = exchange->key();
+    const bool has_replica =
+        key.entry.kind == KeyKind::kDense && key.link.codecs.keeps_replica();
     keys.push_back({.key = key.entry.key,
                     .home = delta.owners[i],
                     .declared_in = delta.version.epoch,
@@ -354,7 +378,9 @@ void Worker::LetSurvive(const CatalogueDelta& delta) {
                     .is_dense = key.entry.kind == KeyKind::kDense,
                     .elements = key.entry.elements,
                     .tensor = key.tensor_names[0],
-                    .snapshot_every = SnapshotEvery(key, most)});
+                    .snapshot_every = SnapshotEvery(key, most),
+                    .keeps_reply = keeps_reply,
+                    .replica = has_replica ? exchange->replica() : nullptr});
   }
   requests_->AddKeys(std::move(keys));
 }
@@ -461,7 +487,9 @@ Worker::Counts Worker::counts() const {
                    .size = presence().size,
                    .highest_step = exchanges_->highest_step(),
                    .traffic = transport_->stats(),
-                   .requests = requests_->stats()};
+                   .requests = requests_->stats(),
+                   .recovery = requests_->recovery_stats(),
+                   .scheduler_silence = control_->SchedulerSilence()};
   MutexLock lock(tensors_.mutex());
   counts.tensors = tensors_.size();
   counts.tickets_ended = exchanges_->num_tickets_ended();

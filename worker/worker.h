@@ -72,6 +72,8 @@ class Worker final : public Client {
     uint64_t tickets_ended = 0;
     TransportStats traffic;
     RequestStats requests;
+    RecoveryStats recovery;
+    absl::Duration scheduler_silence;
   };
   Counts counts() const;
 

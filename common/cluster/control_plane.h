@@ -213,6 +213,10 @@ class ControlPlane {
   // all nodes, which are told this node and the reason.
   virtual absl::Status Leave(const absl::Status& reason, absl::Duration timeout) = 0;
 
+  // Returns how long ago the scheduler has answered last; it is asked at every heartbeat. 0 where
+  // there is none, and before Join.
+  virtual absl::Duration SchedulerSilence() const { return absl::ZeroDuration(); }
+
   // Ends every wait and the delivery of events, and waits for the last callback. Idempotent.
   virtual void Close() = 0;
 };

@@ -1,5 +1,6 @@
 #include "common/cluster/scheduler_client.h"
 
+#include <atomic>
 #include <algorithm>
 #include <cstring>
 #include <set>
@@ -56,6 +57,7 @@ class GrpcControlPlane final : public ControlPlane {
   void ReportWaits(std::function<std::vector<RankWait>()> read) override;
   absl::Status ReportValue(const ReportedValue& value) override;
   absl::Status Leave(const absl::Status& reason, absl::Duration timeout) override;
+  absl::Duration SchedulerSilence() const override;
   void Close() override;
 
  private:
@@ -74,6 +76,8 @@ class GrpcControlPlane final : public ControlPlane {
   void ReadEvents(EventDelivery delivery);
 
   const Clock* const clock_;
+  // When the last heartbeat was answered, in nanoseconds of the clock; 0 before the first begins.
+  std::atomic<int64_t> answered_ns_{0};
   const WaitReports reports_;
   SchedulerCalls calls_;
 
@@ -403,6 +407,7 @@ void GrpcControlPlane::RunHeartbeats() {
   }
   absl::Time begun = clock_->Now();
   absl::Time answered = begun;
+  answered_ns_ = absl::ToUnixNanos(answered);
   absl::Duration pause = interval;
   int unanswered = 0;
   bool is_away = false;
@@ -420,6 +425,7 @@ void GrpcControlPlane::RunHeartbeats() {
         LogInfo("the scheduler at %s answers again, after %.1f s", calls_.address(), silence);
       is_away = false;
       answered = clock_->Now();
+      answered_ns_ = absl::ToUnixNanos(answered);
       unanswered = 0;
     } else if (status.code() != absl::StatusCode::kUnavailable &&
                status.code() != absl::StatusCode::kDeadlineExceeded &&
@@ -437,6 +443,12 @@ void GrpcControlPlane::RunHeartbeats() {
           calls_.address(), silence, absl::FormatDuration(patience));
     }
   }
+}
+
+absl::Duration GrpcControlPlane::SchedulerSilence() const {
+  const int64_t answered = answered_ns_;
+  if (answered == 0) return absl::ZeroDuration();
+  return std::max(absl::ZeroDuration(), clock_->Now() - absl::FromUnixNanos(answered));
 }
 
 // ---- events

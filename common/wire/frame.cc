@@ -239,6 +239,8 @@ const char* StatePartName(StatePart part) {
       return "rule";
     case StatePart::kSnapshot:
       return "snapshot";
+    case StatePart::kReply:
+      return "reply";
   }
   return "unknown part";
 }

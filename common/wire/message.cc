@@ -251,9 +251,10 @@ enum ReportOffset : size_t {
   kUncompressedFromAt = 24,
   kSnapshotsAt = 32,  // two of 8 bytes
   kKeepsValueAt = 48,
-  kReportFlagsAt = 56,
-  kNumInitsAt = 60,
-  kReportFixedBytes = 64,
+  kNewestSnapshotAt = 56,
+  kReportFlagsAt = 64,
+  kNumInitsAt = 68,
+  kReportFixedBytes = 72,
 };
 constexpr size_t kInitBytes = 12;
 constexpr uint32_t kRootFlag = 1;
@@ -261,10 +262,30 @@ constexpr uint32_t kBrokenFlag = 2;
 constexpr uint32_t kRetiredFlag = 4;
 constexpr uint32_t kRedoneFlag = 8;
 constexpr uint32_t kNeedsSnapshotFlag = 16;
+constexpr uint32_t kHasReplyFlag = 32;
 static_assert(kReportFixedBytes + kMostLoggedInits * kInitBytes <= kMaxReportBytes);
 
 // The layout of an order.
 enum OrderOffset : size_t { kWhatAt = 0, kStartAt = 8, kTargetAt = 16, kOrderBytes = 24 };
+
+// The layout of a given reply: fixed fields, then the payload, padded with zeros to a multiple of
+// four bytes, then the replica.
+enum GivenOffset : size_t {
+  kGivenStepAt = 0,
+  kPayloadStepAt = 8,
+  kGivenBaseStepAt = 16,
+  kGivenFlagsAt = 24,
+  kGivenCodecAt = 25,
+  kRefusalAt = 26,
+  kGivenReservedAt = 27,  // 5 bytes
+  kGivenPayloadBytesAt = 32,
+  kReplicaBytesAt = 36,
+  kGivenFixedBytes = 40,
+};
+
+static_assert(kGivenFixedBytes + 3 <= kGivenReplyRoom);
+
+size_t PaddedToFour(size_t bytes) { return (bytes + 3) / 4 * 4; }
 
 absl::StatusOr<Step> LoadStep(ByteSpan bytes, size_t offset, const char* field) {
   const auto step = LoadLittle<uint64_t>(bytes, offset);
@@ -284,10 +305,12 @@ Buffer EncodeReport(const KeyReport& report) {
   StoreLittle<uint64_t>(out, kSnapshotsAt, report.snapshots[0]);
   StoreLittle<uint64_t>(out, kSnapshotsAt + 8, report.snapshots[1]);
   StoreLittle<uint64_t>(out, kKeepsValueAt, report.keeps_value);
+  StoreLittle<uint64_t>(out, kNewestSnapshotAt, report.newest_snapshot);
   const uint32_t flags = (report.is_root ? kRootFlag : 0) | (report.is_broken ? kBrokenFlag : 0) |
                          (report.is_retired ? kRetiredFlag : 0) |
                          (report.is_redone ? kRedoneFlag : 0) |
-                         (report.needs_snapshot ? kNeedsSnapshotFlag : 0);
+                         (report.needs_snapshot ? kNeedsSnapshotFlag : 0) |
+                         (report.has_reply ? kHasReplyFlag : 0);
   StoreLittle<uint32_t>(out, kReportFlagsAt, flags);
   StoreLittle<uint32_t>(out, kNumInitsAt, static_cast<uint32_t>(report.inits.size()));
   size_t at = kReportFixedBytes;
@@ -315,8 +338,10 @@ absl::StatusOr<KeyReport> DecodeReport(ByteSpan bytes) {
                          LoadStep(bytes, kSnapshotsAt + 8 * i, "report: snapshot"));
   }
   BDN_ASSIGN_OR_RETURN(report.keeps_value, LoadStep(bytes, kKeepsValueAt, "report: keeps_value"));
+  BDN_ASSIGN_OR_RETURN(report.newest_snapshot,
+                       LoadStep(bytes, kNewestSnapshotAt, "report: newest_snapshot"));
   const auto flags = LoadLittle<uint32_t>(bytes, kReportFlagsAt);
-  if (flags >= 2 * kNeedsSnapshotFlag) {
+  if (flags >= 2 * kHasReplyFlag) {
     return InvalidArgument("report: unknown flags 0x%x", flags);
   }
   report.is_root = (flags & kRootFlag) != 0;
@@ -324,6 +349,7 @@ absl::StatusOr<KeyReport> DecodeReport(ByteSpan bytes) {
   report.is_retired = (flags & kRetiredFlag) != 0;
   report.is_redone = (flags & kRedoneFlag) != 0;
   report.needs_snapshot = (flags & kNeedsSnapshotFlag) != 0;
+  report.has_reply = (flags & kHasReplyFlag) != 0;
   const auto num_inits = LoadLittle<uint32_t>(bytes, kNumInitsAt);
   if (num_inits > kMostLoggedInits || bytes.size() != kReportFixedBytes + num_inits * kInitBytes) {
     return InvalidArgument("report: %d bytes for %d inits", bytes.size(), num_inits);
@@ -357,7 +383,7 @@ absl::StatusOr<RebuildOrder> DecodeOrder(ByteSpan bytes) {
     return InvalidArgument("rebuild: %d bytes, expected %d", bytes.size(), kOrderBytes);
   }
   const auto what = LoadLittle<uint64_t>(bytes, kWhatAt);
-  if (what > static_cast<uint64_t>(RebuildOrder::What::kRedo)) {
+  if (what > static_cast<uint64_t>(RebuildOrder::What::kGive)) {
     return InvalidArgument("rebuild: unknown order %d", what);
   }
   RebuildOrder order{.what = static_cast<RebuildOrder::What>(what)};
@@ -367,6 +393,66 @@ absl::StatusOr<RebuildOrder> DecodeOrder(ByteSpan bytes) {
     return InvalidArgument("rebuild: from step %d to step %d", order.start, order.target);
   }
   return order;
+}
+
+Buffer EncodeGivenReply(const GivenReply& reply) {
+  const size_t replica_at = kGivenFixedBytes + PaddedToFour(reply.payload.size());
+  Buffer buffer = Buffer::Allocate(replica_at + reply.replica.size());
+  const MutableByteSpan out = buffer.mutable_span();
+  std::memset(out.data(), 0, replica_at);
+  StoreLittle<uint64_t>(out, kGivenStepAt, reply.step);
+  StoreLittle<uint64_t>(out, kPayloadStepAt, reply.payload_step);
+  StoreLittle<uint64_t>(out, kGivenBaseStepAt, reply.base_step);
+  StoreLittle<uint8_t>(out, kGivenFlagsAt, reply.flags);
+  StoreLittle<uint8_t>(out, kGivenCodecAt, reply.codec);
+  StoreLittle<uint8_t>(out, kRefusalAt, reply.is_refusal ? 1 : 0);
+  StoreLittle<uint32_t>(out, kGivenPayloadBytesAt, static_cast<uint32_t>(reply.payload.size()));
+  StoreLittle<uint32_t>(out, kReplicaBytesAt, static_cast<uint32_t>(reply.replica.size()));
+  const auto put = [&](size_t at, ByteSpan bytes) {
+    if (!bytes.empty()) std::memcpy(out.data() + at, bytes.data(), bytes.size());
+  };
+  put(kGivenFixedBytes, reply.payload);
+  put(replica_at, reply.replica);
+  return buffer;
+}
+
+absl::StatusOr<GivenReply> DecodeGivenReply(ByteSpan bytes) {
+  if (bytes.size() < kGivenFixedBytes) {
+    return InvalidArgument("given reply: %d bytes, at least %d", bytes.size(), kGivenFixedBytes);
+  }
+  GivenReply reply;
+  BDN_ASSIGN_OR_RETURN(reply.step, LoadStep(bytes, kGivenStepAt, "given reply: step"));
+  BDN_ASSIGN_OR_RETURN(reply.payload_step,
+                       LoadStep(bytes, kPayloadStepAt, "given reply: payload_step"));
+  BDN_ASSIGN_OR_RETURN(reply.base_step,
+                       LoadStep(bytes, kGivenBaseStepAt, "given reply: base_step"));
+  reply.flags = LoadLittle<uint8_t>(bytes, kGivenFlagsAt);
+  reply.codec = LoadLittle<uint8_t>(bytes, kGivenCodecAt);
+  const auto refusal = LoadLittle<uint8_t>(bytes, kRefusalAt);
+  reply.is_refusal = refusal == 1;
+  const auto payload_bytes = LoadLittle<uint32_t>(bytes, kGivenPayloadBytesAt);
+  const auto replica_bytes = LoadLittle<uint32_t>(bytes, kReplicaBytesAt);
+  const size_t replica_at = kGivenFixedBytes + PaddedToFour(payload_bytes);
+  if (bytes.size() != replica_at + replica_bytes) {
+    return InvalidArgument("given reply: %d bytes, expected %d", bytes.size(),
+                           replica_at + replica_bytes);
+  }
+  bool is_zero = refusal <= 1;
+  for (size_t i = kGivenReservedAt; i < kGivenPayloadBytesAt; ++i) {
+    is_zero = is_zero && bytes[i] == std::byte{0};
+  }
+  for (size_t i = kGivenFixedBytes + payload_bytes; i < replica_at; ++i) {
+    is_zero = is_zero && bytes[i] == std::byte{0};
+  }
+  if (!is_zero) return InvalidArgument("given reply: reserved bytes are not 0");
+  const bool is_ordered = reply.base_step <= reply.payload_step && reply.payload_step <= reply.step;
+  if (!is_ordered || (reply.payload_step == 0 && payload_bytes + replica_bytes > 0)) {
+    return InvalidArgument("given reply: step %d, with a payload of step %d on step %d", reply.step,
+                           reply.payload_step, reply.base_step);
+  }
+  reply.payload = bytes.subspan(kGivenFixedBytes, payload_bytes);
+  reply.replica = bytes.subspan(replica_at, replica_bytes);
+  return reply;
 }
 
 }  // namespace bdn

@@ -84,6 +84,9 @@ struct KeyReport {
   Step open = 0;               // the step of its request that waits for an answer; 0: none
   Step uncompressed_from = 0;  // the step from which on the key goes uncompressed; 0: not known
   Step snapshots[2] = {0, 0};  // 1 + the steps as of which it holds a snapshot; 0: none
+  // 1 + the step of its newest snapshot, also of one that is no start because a worker that is lost
+  // since may have set the state after it; 0: none.
+  Step newest_snapshot = 0;
   // Broadcast: the step of the value that this worker has set and that some worker may lack; 0:
   // none.
   Step keeps_value = 0;
@@ -92,7 +95,8 @@ struct KeyReport {
   bool is_retired = false;  // the worker is done with the key, and has forgotten it
   // Dense: a worker that is lost since may have set the state, so the beginning is no start.
   bool needs_snapshot = false;
-  bool is_redone = false;         // dense: it has pushed again what this epoch's order asked for
+  bool is_redone = false;  // dense: it has pushed again what this epoch's order asked for
+  bool has_reply = false;  // dense: it keeps the reply of its last step, and can give it
   std::vector<LoggedInit> inits;  // dense, rising: those that no snapshot is known to cover
 
   bool operator==(const KeyReport&) const = default;
@@ -107,6 +111,7 @@ struct RebuildOrder {
     kGo = 0,   // the key is as it was: requests may go on
     kSet = 1,  // set the key from the snapshot of step `start`; of a broadcast, set its value again
     kRedo = 2,  // push again all steps after `start` up to `target`, and repeat the inits
+    kGive = 3,  // give the reply of step `target`, from which the key is estimated
   };
   What what = What::kGo;
   Step start = 0;
@@ -116,6 +121,24 @@ struct RebuildOrder {
 };
 Buffer EncodeOrder(const RebuildOrder& order);
 absl::StatusOr<RebuildOrder> DecodeOrder(ByteSpan bytes);
+
+// The last reply of a worker, from which a server estimates a key that cannot be made again. The
+// payload of an init of StatePart::kReply, as of the target step. Views of its payload's bytes.
+struct GivenReply {
+  Step step = 0;          // of the last reply; 0: it has none
+  Step payload_step = 0;  // of the last reply with a payload; 0: it has none
+  Step base_step = 0;     // of that reply
+  uint8_t flags = 0;      // of the last reply
+  uint8_t codec = 0;      // of the last reply with a payload
+  // The worker has not what was asked for after all; nothing else is set.
+  bool is_refusal = false;
+  ByteSpan payload;
+  ByteSpan replica;  // float32[elements] as `payload_step` left it, where replies build on one
+};
+// The bytes that an encoded one has at most beside its payload and replica.
+inline constexpr size_t kGivenReplyRoom = 44;
+Buffer EncodeGivenReply(const GivenReply& reply);
+absl::StatusOr<GivenReply> DecodeGivenReply(ByteSpan bytes);
 
 }  // namespace bdn
 

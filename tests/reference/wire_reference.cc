@@ -108,7 +108,7 @@ std::optional<Header> ReadHeader(const Bytes& bytes) {
   const bool may_have_request = header.type != kHello && header.type != kPush &&
                                 header.type != kProbe && header.type != kTransport;
   if (header.codec != 0 && !may_have_codec) return std::nullopt;
-  if (header.part > (is_state ? 8 : 0)) return std::nullopt;
+  if (header.part > (is_state ? 9 : 0)) return std::nullopt;
   if (header.base_step != 0 && !may_have_base) return std::nullopt;
   if (header.element_offset != 0 && !is_state) return std::nullopt;
   if (header.program_steps != 0 && header.type != kPush) return std::nullopt;
@@ -182,10 +182,11 @@ std::optional<Counters> ReadCounters(const Bytes& bytes) {
   return counters;
 }
 
+constexpr uint64_t kMostStep = uint64_t{1} << 62;
+
 std::optional<Report> ReadReport(const Bytes& bytes) {
-  if (bytes.size() < 64) return std::nullopt;
-  constexpr uint64_t kMostStep = uint64_t{1} << 62;
-  for (size_t at = 0; at < 56; at += 8) {
+  if (bytes.size() < 72) return std::nullopt;
+  for (size_t at = 0; at < 64; at += 8) {
     if (Number(bytes, at, 8) > kMostStep) return std::nullopt;
   }
   Report report;
@@ -195,12 +196,13 @@ std::optional<Report> ReadReport(const Bytes& bytes) {
   report.uncompressed_from = Number(bytes, 24, 8);
   report.snapshots = {Number(bytes, 32, 8), Number(bytes, 40, 8)};
   report.keeps_value = Number(bytes, 48, 8);
-  report.flags = static_cast<uint32_t>(Number(bytes, 56, 4));
-  const uint64_t count = Number(bytes, 60, 4);
-  if (report.flags > 31 || count > 256 || bytes.size() != 64 + 12 * count) return std::nullopt;
+  report.newest_snapshot = Number(bytes, 56, 8);
+  report.flags = static_cast<uint32_t>(Number(bytes, 64, 4));
+  const uint64_t count = Number(bytes, 68, 4);
+  if (report.flags > 63 || count > 256 || bytes.size() != 72 + 12 * count) return std::nullopt;
   for (uint64_t i = 0; i < count; ++i) {
-    const uint64_t after = Number(bytes, 64 + 12 * i, 8);
-    const auto request = static_cast<uint32_t>(Number(bytes, 72 + 12 * i, 4));
+    const uint64_t after = Number(bytes, 72 + 12 * i, 8);
+    const auto request = static_cast<uint32_t>(Number(bytes, 80 + 12 * i, 4));
     if (after > kMostStep || request == 0) return std::nullopt;
     if (i > 0 && (after <= report.inits.back().first || request <= report.inits.back().second)) {
       return std::nullopt;
@@ -213,9 +215,31 @@ std::optional<Report> ReadReport(const Bytes& bytes) {
 std::optional<Order> ReadOrder(const Bytes& bytes) {
   if (bytes.size() != 24) return std::nullopt;
   const Order order{Number(bytes, 0, 8), Number(bytes, 8, 8), Number(bytes, 16, 8)};
-  if (order.what > 2 || order.start > order.target) return std::nullopt;
-  if (order.target > uint64_t{1} << 62) return std::nullopt;
+  if (order.what > 3 || order.start > order.target) return std::nullopt;
+  if (order.target > kMostStep) return std::nullopt;
   return order;
+}
+
+std::optional<Given> ReadGiven(const Bytes& bytes) {
+  if (bytes.size() < 40) return std::nullopt;
+  const Given given{.step = Number(bytes, 0, 8),
+                    .payload_step = Number(bytes, 8, 8),
+                    .base_step = Number(bytes, 16, 8),
+                    .flags = Number(bytes, 24, 1),
+                    .codec = Number(bytes, 25, 1),
+                    .refusal = Number(bytes, 26, 1),
+                    .payload_bytes = Number(bytes, 32, 4),
+                    .replica_bytes = Number(bytes, 36, 4)};
+  uint64_t replica_at = 40 + given.payload_bytes;
+  while (replica_at % 4 != 0) ++replica_at;
+  if (bytes.size() != replica_at + given.replica_bytes) return std::nullopt;
+  if (given.refusal > 1 || !AllZero(bytes, 27, 32)) return std::nullopt;
+  if (!AllZero(bytes, 40 + given.payload_bytes, replica_at)) return std::nullopt;
+  if (given.step > kMostStep || given.payload_step > given.step) return std::nullopt;
+  if (given.base_step > given.payload_step) return std::nullopt;
+  const bool is_empty = given.payload_bytes == 0 && given.replica_bytes == 0;
+  if (given.payload_step == 0 && !is_empty) return std::nullopt;
+  return given;
 }
 
 std::optional<FabricHandshake> ReadFabricHandshake(const Bytes& bytes) {

@@ -62,6 +62,7 @@ struct Report {
   uint64_t uncompressed_from = 0;
   std::array<uint64_t, 2> snapshots{};
   uint64_t keeps_value = 0;
+  uint64_t newest_snapshot = 0;
   uint32_t flags = 0;
   std::vector<std::pair<uint64_t, uint32_t>> inits;  // the step before it, and its number
 };
@@ -73,6 +74,18 @@ struct Order {
   uint64_t target = 0;
 };
 std::optional<Order> ReadOrder(const Bytes& bytes);
+
+struct Given {
+  uint64_t step = 0;
+  uint64_t payload_step = 0;
+  uint64_t base_step = 0;
+  uint64_t flags = 0;
+  uint64_t codec = 0;
+  uint64_t refusal = 0;
+  uint64_t payload_bytes = 0;
+  uint64_t replica_bytes = 0;
+};
+std::optional<Given> ReadGiven(const Bytes& bytes);
 
 // Section 2, On a fabric.
 struct FabricHandshake {

@@ -87,10 +87,11 @@ def steps_of(output):
     return {int(number): rest.split() for number, rest in re.findall(r"^step (\d+) (.*)$", output, re.MULTILINE)}
 
 
-def check_survivors(job, lost, codec="none"):
+def check_survivors(job, lost, codec="none", lost_server=None):
     """All who are left have ended well, with the same bytes in every step, which are the mean of those who were there."""
     left = [rank for rank in range(3) if rank != lost]
-    assert job.wait(*(f"worker {rank}" for rank in left), "server 0", "server 1", "scheduler") == [0] * 5
+    daemons = [f"server {rank}" for rank in range(2) if rank != lost_server] + ["scheduler"]
+    assert set(job.wait(*(f"worker {rank}" for rank in left), *daemons)) == {0}
     outputs = {rank: job[rank].output() for rank in left}
     steps = [steps_of(output) for output in outputs.values()]
     assert steps[0] == steps[1], "the workers that are left have different bytes"
@@ -128,6 +129,18 @@ def test_with_codecs_the_others_have_the_same_bytes(start, codec):
     job = start({"TEST_CODEC": codec}, "--min-workers=1")
     job[1].child.kill()
     check_survivors(job, 1, codec)
+
+
+@pytest.mark.parametrize("codec", ["none", "ef(onebit)"])
+@pytest.mark.parametrize("settings", [{}, NETWORK, FABRIC], ids=["shm", "network", "fabric"])
+def test_the_others_go_on_without_a_worker_and_a_server_at_once(start, settings, codec):
+    # Of the three tensors, one worker holds the snapshots of each; the server has keys of all three workers.
+    job = start(settings | {"TEST_CODEC": codec}, "--min-workers=1")
+    job[1].child.kill()
+    job.processes["server 0"].child.kill()
+    check_survivors(job, 1, codec, lost_server=0)
+    is_estimated = "is estimated: a worker was lost with its server" in job.processes["server 1"].output()
+    assert is_estimated == (codec != "none")
 
 
 @pytest.mark.parametrize("settings", [{}, NETWORK], ids=["shm", "network"])

@@ -151,11 +151,24 @@ std::map<std::string, Frame> GoldenFrames() {
                                                                  .open = 13,
                                                                  .uncompressed_from = 11,
                                                                  .snapshots = {9, 10},
+                                                                 .newest_snapshot = 10,
                                                                  .is_broken = true,
                                                                  .is_redone = true,
+                                                                 .has_reply = true,
                                                                  .inits = {{9, 4}, {12, 6}}}));
   frames["rebuild"] = MakeFrame(of_rebuild(FrameType::kRebuild, 1),
                                 EncodeOrder({RebuildOrder::What::kRedo, 9, 12}));
+  const uint8_t given[] = {1, 2, 3, 4, 5};
+  const std::vector<float> replica = {1.0f, -2.0f};
+  frames["init_reply"] = MakeFrame(
+      state(FrameType::kInit, 3, StatePart::kReply),
+      EncodeGivenReply({.step = 12,
+                        .payload_step = 12,
+                        .base_step = 11,
+                        .flags = kFlagUncompressed,
+                        .codec = 4,
+                        .payload = std::as_bytes(std::span(given)),
+                        .replica = std::as_bytes(std::span(replica))}));
   const FrameHeader largest = {.type = FrameType::kReply,
                                .codec = 255,
                                .sender = ~NodeId{0},
@@ -262,7 +275,7 @@ TEST(FrameTest, AgreesWithTheReferenceOnRandomHeaders) {
       header.program_steps = static_cast<uint32_t>(random());
     }
     if (has_codec) header.codec = static_cast<uint8_t>(random());
-    if (is_state) header.part = static_cast<StatePart>(random() % 9);
+    if (is_state) header.part = static_cast<StatePart>(random() % 10);
     if (is_state) header.element_offset = random();
     if (is_result) header.base_step = random();
     if (is_state || is_result || header.type >= FrameType::kError) {
@@ -353,7 +366,7 @@ TEST(FrameTest, NamesTheFieldThatIsWrong) {
             is_of_round ? "saved_step is" : "element_offset is");
   }
   for (const uint8_t type : {5, 6, 7}) {
-    invalid(With(With(uncoded, 8, type), 11, uint8_t{9}), "unknown part 9");
+    invalid(With(With(uncoded, 8, type), 11, uint8_t{10}), "unknown part 10");
   }
   for (const uint8_t type : {1, 2, 4, 5, 6, 8, 9}) {
     invalid(With(With(uncoded, 8, type), 32, uint64_t{1}), "base_step is 1 on a");

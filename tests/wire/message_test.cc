@@ -164,12 +164,14 @@ TEST(ReportTest, AgreesWithTheReferenceOnRandomReports) {
                      .open = step(),
                      .uncompressed_from = step(),
                      .snapshots = {step(), step()},
+                     .newest_snapshot = step(),
                      .keeps_value = step(),
                      .is_root = random() % 2 == 0,
                      .is_broken = random() % 2 == 0,
                      .is_retired = random() % 2 == 0,
                      .needs_snapshot = random() % 2 == 0,
-                     .is_redone = random() % 2 == 0};
+                     .is_redone = random() % 2 == 0,
+                     .has_reply = random() % 2 == 0};
     Step after = random() % 3;
     for (uint64_t n = random() % 5; n > 0; --n) {
       report.inits.push_back(
@@ -188,10 +190,11 @@ TEST(ReportTest, AgreesWithTheReferenceOnRandomReports) {
     EXPECT_EQ(theirs->snapshots[0], report.snapshots[0]);
     EXPECT_EQ(theirs->snapshots[1], report.snapshots[1]);
     EXPECT_EQ(theirs->keeps_value, report.keeps_value);
+    EXPECT_EQ(theirs->newest_snapshot, report.newest_snapshot);
     EXPECT_EQ(theirs->inits.size(), report.inits.size());
     const uint32_t flags = (report.is_root ? 1 : 0) + (report.is_broken ? 2 : 0) +
                            (report.is_retired ? 4 : 0) + (report.is_redone ? 8 : 0) +
-                           (report.needs_snapshot ? 16 : 0);
+                           (report.needs_snapshot ? 16 : 0) + (report.has_reply ? 32 : 0);
     EXPECT_EQ(theirs->flags, flags);
     // A damaged one is refused by both, or read alike.
     bytes[random() % bytes.size()] ^= static_cast<uint8_t>(1u << (random() % 8));
@@ -208,16 +211,17 @@ TEST(ReportTest, NamesWhatIsWrong) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(named));
     EXPECT_FALSE(wire_reference::ReadReport(bytes).has_value());
   };
-  refused(Bytes(good.begin(), good.begin() + 63), "at least 64");
+  refused(Bytes(good.begin(), good.begin() + 71), "at least 72");
   refused(Bytes(good.begin(), good.end() - 1), "for 2 inits");
   refused(Put(good, 0, kMaxStep + 1), "done");
   refused(Put(good, 8, kMaxStep + 1), "complete_from");
   refused(Put(good, 40, kMaxStep + 1), "snapshot");
-  refused(Put(good, 56, uint32_t{32}), "unknown flags 0x20");
-  refused(Put(good, 60, uint32_t{1} << 31), "inits");
-  refused(Put(good, 64, uint64_t{3}), "not in order");
-  refused(Put(good, 72, uint32_t{0}), "not in order");
-  refused(Put(good, 84, uint32_t{2}), "not in order");
+  refused(Put(good, 56, kMaxStep + 1), "newest_snapshot");
+  refused(Put(good, 64, uint32_t{64}), "unknown flags 0x40");
+  refused(Put(good, 68, uint32_t{1} << 31), "inits");
+  refused(Put(good, 72, uint64_t{3}), "not in order");
+  refused(Put(good, 80, uint32_t{0}), "not in order");
+  refused(Put(good, 92, uint32_t{2}), "not in order");
 }
 
 TEST(OrderTest, ComesBackAndNamesWhatIsWrong) {
@@ -235,9 +239,68 @@ TEST(OrderTest, ComesBackAndNamesWhatIsWrong) {
     EXPECT_FALSE(wire_reference::ReadOrder(bytes).has_value());
   };
   refused(Bytes(good.begin(), good.begin() + 23), "expected 24");
-  refused(Put(good, 0, uint64_t{3}), "unknown order 3");
+  refused(Put(good, 0, uint64_t{4}), "unknown order 4");
   refused(Put(good, 8, uint64_t{13}), "from step 13 to step 12");
   refused(Put(good, 16, kMaxStep + 1), "target");
+}
+
+TEST(GivenReplyTest, AgreesWithTheReferenceOnRandomReplies) {
+  std::mt19937_64 random(7);
+  for (int i = 0; i < 500; ++i) {
+    GivenReply given{.step = random() % 30,
+                     .flags = static_cast<uint8_t>(random() % 256),
+                     .codec = static_cast<uint8_t>(random() % 256),
+                     .is_refusal = random() % 4 == 0};
+    given.payload_step = random() % (given.step + 1);
+    given.base_step = random() % (given.payload_step + 1);
+    const Bytes payload(given.payload_step == 0 ? 0 : random() % 9, 7);
+    const Bytes replica(given.payload_step == 0 ? 0 : 4 * (random() % 3), 9);
+    given.payload = Span(payload);
+    given.replica = Span(replica);
+    Bytes bytes = ToBytes(EncodeGivenReply(given).span());
+    const auto ours = DecodeGivenReply(Span(bytes));
+    ASSERT_TRUE(ours.ok()) << ours.status();
+    EXPECT_EQ(ours->step, given.step);
+    EXPECT_EQ(ours->base_step, given.base_step);
+    EXPECT_EQ(ToBytes(ours->payload), payload);
+    EXPECT_EQ(ToBytes(ours->replica), replica);
+    const auto theirs = wire_reference::ReadGiven(bytes);
+    ASSERT_TRUE(theirs.has_value());
+    EXPECT_EQ(theirs->step, given.step);
+    EXPECT_EQ(theirs->payload_step, given.payload_step);
+    EXPECT_EQ(theirs->base_step, given.base_step);
+    EXPECT_EQ(theirs->flags, given.flags);
+    EXPECT_EQ(theirs->codec, given.codec);
+    EXPECT_EQ(theirs->refusal == 1, given.is_refusal);
+    EXPECT_EQ(theirs->payload_bytes, payload.size());
+    EXPECT_EQ(theirs->replica_bytes, replica.size());
+    // A damaged one is refused by both, or read alike.
+    bytes[random() % bytes.size()] ^= static_cast<uint8_t>(1u << (random() % 8));
+    const auto damaged = DecodeGivenReply(Span(bytes));
+    EXPECT_EQ(damaged.ok(), wire_reference::ReadGiven(bytes).has_value()) << damaged.status();
+  }
+}
+
+TEST(GivenReplyTest, NamesWhatIsWrong) {
+  const Bytes payload(5, 1);
+  const Bytes good = ToBytes(
+      EncodeGivenReply({.step = 9, .payload_step = 7, .base_step = 6, .payload = Span(payload)})
+          .span());
+  ASSERT_EQ(good.size(), 48u);
+  const auto refused = [](const Bytes& bytes, const std::string& named) {
+    const absl::Status status = DecodeGivenReply(Span(bytes)).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(named));
+    EXPECT_FALSE(wire_reference::ReadGiven(bytes).has_value());
+  };
+  refused(Bytes(good.begin(), good.begin() + 39), "at least 40");
+  refused(Bytes(good.begin(), good.end() - 1), "expected 48");
+  refused(Put(good, 0, kMaxStep + 1), "step");
+  refused(Put(good, 0, uint64_t{6}), "payload of step 7");
+  refused(Put(good, 16, uint64_t{8}), "on step 8");
+  refused(Put(good, 26, uint8_t{2}), "reserved");
+  refused(Put(good, 31, uint8_t{1}), "reserved");
+  refused(Put(good, 47, uint8_t{1}), "reserved");
 }
 
 TEST(CountersTest, ComeBackAsTheyWere) {

@@ -139,9 +139,9 @@ TEST_F(StagesTest, LacksAReplicaOnlyWhereRepliesBuildOnOne) {
   Frame reply;
   reply.header.base_step = 4;
   EXPECT_TRUE(LacksReplica(key_, memory_, reply));
-  memory_.replica_step = 4;
+  memory_.replica->step = 4;
   EXPECT_FALSE(LacksReplica(key_, memory_, reply));
-  memory_.replica_step.reset();
+  memory_.replica->step.reset();
   reply.header.flags = kFlagAbsent;
   EXPECT_FALSE(LacksReplica(key_, memory_, reply));
   Make({});

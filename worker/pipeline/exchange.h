@@ -13,6 +13,7 @@
 #include "link/link_monitor.h"
 #include "worker/client.h"
 #include "worker/device/codec_device.h"
+#include "worker/pipeline/replica.h"
 
 // The data on which the stages of the pipeline work.
 
@@ -36,11 +37,8 @@ struct LinkMemory {
   std::vector<float> residual;       // float32[elements], or empty before its first use
   float previous_learning_rate = 0;  // of the step that left the residual; 0: none yet
   std::vector<float> momentum;
-  // The weights that every worker holds a copy of, and the step that left them so, where replies
-  // build on them: float32[elements]. Without a step there is no replica yet: it is fetched when
-  // the first reply comes.
-  std::vector<float> replica;
-  std::optional<Step> replica_step;
+  // The weights on which replies build, if they do; never null.
+  std::shared_ptr<Replica> replica = std::make_shared<Replica>();
   LinkMonitor monitor;  // watches the push's error feedback
   // The device that holds residual and momentum, because the last exchange was of a tensor in its
   // memory; then the arrays above are empty. Null: the host holds them.

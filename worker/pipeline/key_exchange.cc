@@ -19,15 +19,15 @@ constexpr int kMaxDamagedReplies = 8;
 // memory for one.
 constexpr Step kStepsByHost = 100;
 
-// Returns the array of LinkMemory that holds a state.
-std::vector<float> LinkMemory::*ArrayOf(LinkState what) {
+// Returns the array that holds a state.
+std::vector<float>& ArrayOf(LinkState what, LinkMemory* memory) {
   switch (what) {
     case LinkState::kMomentum:
-      return &LinkMemory::momentum;
+      return memory->momentum;
     case LinkState::kReplica:
-      return &LinkMemory::replica;
+      return memory->replica->values;
     default:
-      return &LinkMemory::residual;
+      return memory->residual;
   }
 }
 
@@ -326,7 +326,7 @@ absl::Status KeyExchange::CopyState(LinkState what, size_t segment, std::span<fl
   // The remains of a lost residual must not become part of a checkpoint.
   if (what != LinkState::kReplica) BDN_RETURN_IF_ERROR(memory_.lost);
   BDN_RETURN_IF_ERROR(BringHome(&memory_));
-  const std::vector<float>& state = memory_.*ArrayOf(what);
+  const std::vector<float>& state = ArrayOf(what, &memory_);
   // Without error feedback the residual is scratch memory.
   const bool is_kept =
       !state.empty() && (what != LinkState::kResidual || key_.link.codecs.push_feedback.on);
@@ -342,25 +342,28 @@ absl::Status KeyExchange::CopyState(LinkState what, size_t segment, std::span<fl
 absl::Status KeyExchange::SetState(LinkState what, size_t segment, std::span<const float> in) {
   BDN_RETURN_IF_ERROR(BringHome(&memory_));
   memory_.lost = absl::OkStatus();  // a caller that sets one part of a checkpoint sets all
+  MutexLock lock(&memory_.replica->mu);
   // A replica that a caller has made fits no reply, so the next reply fetches a new one.
-  if (what == LinkState::kReplica) memory_.replica_step.reset();
-  std::vector<float>& state = memory_.*ArrayOf(what);
+  if (what == LinkState::kReplica) memory_.replica->step.reset();
+  std::vector<float>& state = ArrayOf(what, &memory_);
   state.resize(key_.entry.elements);
   std::copy(in.begin(), in.end(), state.begin() + key_.link.codecs.push->segment_offset(segment));
   return absl::OkStatus();
 }
 
 void KeyExchange::AdoptReplica(size_t segment, Step step, std::span<const float> weights) {
-  memory_.replica_step.reset();  // until all segments are here
-  memory_.replica.resize(key_.entry.elements);
+  Replica& replica = *memory_.replica;
+  MutexLock lock(&replica.mu);
+  replica.step.reset();  // until all segments are here
+  replica.values.resize(key_.entry.elements);
   std::copy(weights.begin(), weights.end(),
-            memory_.replica.begin() + key_.link.codecs.pull->segment_offset(segment));
+            replica.values.begin() + key_.link.codecs.pull->segment_offset(segment));
   // Segments of different steps make no replica.
   if (step != adopted_step_) adopted_.clear();
   adopted_step_ = step;
   adopted_.insert(segment);
   if (adopted_.size() == key_.entry.segments.size()) {
-    memory_.replica_step = step;
+    replica.step = step;
     adopted_.clear();
   }
 }

@@ -111,6 +111,8 @@ class KeyExchange {
 
   // ---- The residual, the momentum and the replica. REQUIRES for all: is_idle().
 
+  // Returns the weights on which replies build; any thread may copy them at any time.
+  std::shared_ptr<const Replica> replica() const { return memory_.replica; }
   // Ends the export of the link's measurements.
   void EndMonitor() { memory_.monitor.End(); }
   float previous_learning_rate() const { return memory_.previous_learning_rate; }

@@ -10,6 +10,10 @@
 namespace bdn {
 namespace {
 
+// A reply that is to be given is decoded by then, unless its caller has met with an error.
+constexpr absl::Duration kLongestDecode = absl::Seconds(2);
+constexpr absl::Duration kGivePause = absl::Milliseconds(5);
+
 void Append(RequestTable::Actions more, RequestTable::Actions* out) {
   for (const NodeId server : more.reconnects) out->reconnects.push_back(server);
   for (RequestTable::Outgoing& send : more.sends) out->sends.push_back(std::move(send));
@@ -57,7 +61,7 @@ RecoveryTable::Log* RecoveryTable::Find(Key key) const {
 }
 
 bool RecoveryTable::IsOwn(const Log& log) {
-  return log.stage != Stage::kIdle && log.stage != Stage::kOpen;
+  return log.stage != Stage::kIdle && log.stage != Stage::kOpen && log.stage != Stage::kAwait;
 }
 
 bool RecoveryTable::IsOwn(Key key) const {
@@ -78,9 +82,14 @@ RecoveryStats RecoveryTable::recovery_stats() const {
     for (const Done& done : log->pushes) stats.log_bytes += done.push.payload.size();
     for (const Init& init : log->inits) stats.log_bytes += init.frame.payload.size();
     if (log->value.has_value()) stats.log_bytes += log->value->payload.size();
+    if (log->reply.has_value()) stats.log_bytes += log->reply->payload.size();
     for (const Snapshot& saved : log->saved) stats.snapshot_bytes += saved.bytes.size();
   }
   return stats;
+}
+
+absl::Time RecoveryTable::NextTick() const {
+  return due_.empty() ? std::min(next_give_, table_.NextTick()) : absl::InfinitePast();
 }
 
 // ---- the caller's requests
@@ -166,6 +175,13 @@ RecoveryTable::Actions RecoveryTable::OnTick(absl::Time now) {
       Report(log, Stage::kReport, now, &out);
     }
   }
+  if (now >= next_give_) {
+    next_give_ = absl::InfiniteFuture();
+    for (const Key key : std::exchange(giving_, {})) {
+      Log* const log = Find(key);
+      if (log != nullptr && log->stage == Stage::kAwait) Give(log, now, &out);
+    }
+  }
   Append(Handle(table_.OnTick(now), now), &out);
   return out;
 }
@@ -222,6 +238,7 @@ void RecoveryTable::OnCallersAnswer(Log* log, const Request& request,
       log->complete_from = std::max(log->complete_from, asked.step);
     }
   } else if (is_push) {
+    KeepReply(log, *outcome.frame);
     OnPushed(log, request.frame, *outcome.frame);
   } else if (!log->facts.is_dense) {
     log->done = std::max(log->done, asked.step);
@@ -254,6 +271,16 @@ void RecoveryTable::OnPushed(Log* log, const Frame& push, const Frame& reply) {
   // Without state at the server a step is made of its pushes alone, and only the last can be asked
   // for.
   Trim(log, log->facts.snapshot_every == 0 ? step - 1 : reply.header.saved_step);
+}
+
+void RecoveryTable::KeepReply(Log* log, const Frame& reply) {
+  if (!log->facts.keeps_reply) return;
+  const FrameHeader& header = reply.header;
+  log->replied = header.step;
+  log->replied_flags = header.flags;
+  if (!HasPayload(header.flags)) return;
+  log->reply = reply;
+  Own(&*log->reply);
 }
 
 void RecoveryTable::Trim(Log* log, Step saved) {
@@ -394,6 +421,8 @@ void RecoveryTable::Report(Log* log, Stage stage, absl::Time now, Actions* out) 
     // A worker that is lost since may have set the state after it.
     if (log->saved[i].epoch >= membership_->unsafe) report.snapshots[i] = log->saved[i].step + 1;
   }
+  if (!log->saved.empty()) report.newest_snapshot = log->saved.back().step + 1;
+  report.has_reply = log->replied != 0 && (log->replied_flags & kFlagUnwanted) == 0;
   if (log->value.has_value()) report.keeps_value = log->value->header.step;
   // Of inits that follow the same step the last one stands for all.
   if (stage == Stage::kReport) {
@@ -473,6 +502,7 @@ void RecoveryTable::OnOwnAnswer(Log* log, const RequestTable::Outcome& outcome, 
       }
       return Diverged(log, std::string(frame.status().message()), out);
     case Stage::kSet:
+    case Stage::kGive:
       if (!frame.ok()) return Diverged(log, std::string(frame.status().message()), out);
       return Report(log, Stage::kReport, now, out);
     case Stage::kRedo: {
@@ -501,6 +531,7 @@ void RecoveryTable::OnOwnAnswer(Log* log, const RequestTable::Outcome& outcome, 
     }
     case Stage::kIdle:
     case Stage::kOpen:
+    case Stage::kAwait:
       return;
   }
 }
@@ -556,7 +587,41 @@ void RecoveryTable::OnOrder(Log* log, const Frame& frame, absl::Time now, Action
       for (; init != inits.end(); ++init) log->redo.push_back(init->frame);
       return SendNextOfRedo(log, now, out);
     }
+    case RebuildOrder::What::kGive:
+      log->target = order->target;
+      log->give_until = now + kLongestDecode;
+      return Give(log, now, out);
   }
+}
+
+void RecoveryTable::Give(Log* log, absl::Time now, Actions* out) {
+  GivenReply given{.step = log->replied, .flags = log->replied_flags};
+  std::optional<Buffer> replica;
+  if (log->reply.has_value()) {
+    const FrameHeader& header = log->reply->header;
+    given.payload_step = header.step;
+    given.base_step = header.base_step;
+    given.codec = header.codec;
+    given.payload = log->reply->payload.span();
+    if (log->facts.replica != nullptr) {
+      replica = log->facts.replica->CopyOf(header.step);
+      if (!replica.has_value() && now < log->give_until) {
+        log->stage = Stage::kAwait;
+        giving_.push_back(log->facts.key);
+        next_give_ = std::min(next_give_, now + kGivePause);
+        return;
+      }
+      if (replica.has_value()) given.replica = replica->span();
+    }
+    const bool lacks = log->facts.replica != nullptr && !replica.has_value();
+    if (lacks || !CheckPayload(*log->reply).ok()) given = {.is_refusal = true};
+  }
+  log->stage = Stage::kGive;
+  const FrameHeader header = StateHeader(
+      FrameType::kInit,
+      {.part = StatePart::kReply, .key = log->facts.key, .num_elements = log->facts.elements},
+      log->target, ++last_request_);
+  SubmitOwn(log, MakeFrame(header, EncodeGivenReply(given)), now, out);
 }
 
 void RecoveryTable::SendNextOfRedo(Log* log, absl::Time now, Actions* out) {

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/wire/message.h"
+#include "worker/pipeline/replica.h"
 #include "worker/pipeline/request_table.h"
 
 namespace bdn {
@@ -23,7 +24,7 @@ struct RecoveryStats {
   uint64_t recoveries = 0;       // keys that went to another server and are whole again
   uint64_t pushes_repeated = 0;  // answered pushes that were sent again for that
   uint64_t snapshots = 0;        // snapshots that were fetched
-  uint64_t log_bytes = 0;        // payloads of answered pushes and inits that are kept now
+  uint64_t log_bytes = 0;        // payloads of pushes, inits and replies that are kept now
   uint64_t snapshot_bytes = 0;   // bytes of snapshots that are kept now
 };
 
@@ -52,6 +53,9 @@ class RecoveryTable {
     std::string tensor;  // for errors
     // A snapshot is fetched each so many steps; 0: rounds leave no state at the server.
     uint32_t snapshot_every = 0;
+    // The last reply is kept, from which the key is estimated if a worker is lost with its server.
+    bool keeps_reply = false;
+    std::shared_ptr<const Replica> replica;  // null: replies build on none
   };
 
   explicit RecoveryTable(const RequestTable::Options& options)
@@ -68,7 +72,7 @@ class RecoveryTable {
   Actions OnFrame(NodeId server, const Frame& frame, absl::Time now);
   bool OnSent(Key key, uint64_t request, absl::Time now);
   Actions OnTick(absl::Time now);
-  absl::Time NextTick() const { return due_.empty() ? table_.NextTick() : absl::InfinitePast(); }
+  absl::Time NextTick() const;
   Actions Fail(const absl::Status& status);
   std::vector<NodeId> Silent() const { return table_.Silent(); }
   const absl::Status& failed() const { return table_.failed(); }
@@ -104,6 +108,8 @@ class RecoveryTable {
     kRedo,     // pushes and inits are sent again
     kOpen,     // the caller's push of the last step is open, which belongs to those
     kConfirm,  // the server is asked whether the key is whole
+    kAwait,    // the last reply is to be given, once it is decoded
+    kGive,     // the last reply is being given
   };
   struct Log {
     KeyFacts facts;
@@ -134,6 +140,12 @@ class RecoveryTable {
     uint32_t reported_open = 0;
     std::optional<Frame> reported_value;  // of a broadcast's root: the init that had no answer
     uint32_t own_request = 0;
+    // Of keys that keep their reply: the headers' fields of the last one, and the last that had a
+    // payload, with its payload.
+    Step replied = 0;
+    uint8_t replied_flags = 0;
+    std::optional<Frame> reply;
+    absl::Time give_until;   // until then its being decoded is awaited
     std::deque<Frame> redo;  // to be sent again, in this order
     Step target = 0;
   };
@@ -167,6 +179,9 @@ class RecoveryTable {
   void HoldBack(Log* log);
   static bool HasOpenInit(const Log& log);
   void Report(Log* log, Stage stage, absl::Time now, Actions* out);
+  void KeepReply(Log* log, const Frame& reply);
+  // Sends the last reply to the server, or that it is not here.
+  void Give(Log* log, absl::Time now, Actions* out);
   void SendNextOfRedo(Log* log, absl::Time now, Actions* out);
   // Sends the caller's request if it was held back.
   void SendParked(Log* log, absl::Time now, Actions* out);
@@ -186,6 +201,8 @@ class RecoveryTable {
   absl::flat_hash_map<Key, Retired> retired_;
   bool has_flushed_ = false;  // requests that were held back have ended, as the table has failed
   std::vector<Key> due_;      // keys whose recovery begins at the next tick
+  std::vector<Key> giving_;   // keys whose last reply is to be given once it is decoded
+  absl::Time next_give_ = absl::InfiniteFuture();  // when those are looked at
   // Far from the numbers of callers, so that an answer to one is not taken for one to the other.
   uint32_t last_request_ = uint32_t{1} << 31;
   RecoveryStats stats_;

@@ -261,7 +261,7 @@ absl::Status CheckReply(const DeclaredKey& key, const Exchange& exchange, const 
 
 bool LacksReplica(const DeclaredKey& key, const LinkMemory& memory, const Frame& reply) {
   return key.link.codecs.keeps_replica() && HasPayload(reply.header.flags) &&
-         memory.replica_step != reply.header.base_step;
+         memory.replica->step != reply.header.base_step;
 }
 
 void NoteAbsent(const DeclaredKey& key, const Frame& reply, Exchange* exchange) {
@@ -283,14 +283,15 @@ absl::Status TakeReplica(const DeclaredKey& key, const Frame& value, LinkMemory*
         "tensor '%s': asked for the weights of step %d, %d elements, and got %d bytes of step %d",
         key.tensor_names[i], exchange->step, n, value.payload.size(), value.header.base_step);
   }
-  memory->replica_step.reset();  // until all segments are here
-  memory->replica.resize(key.entry.elements);
-  float* replica = memory->replica.data() + layout.segment_offset(i);
+  MutexLock lock(&memory->replica->mu);
+  memory->replica->step.reset();  // until all segments are here
+  memory->replica->values.resize(key.entry.elements);
+  float* replica = memory->replica->values.data() + layout.segment_offset(i);
   DecodeFloats(value.payload.span(), {replica, n});
   const ExchangeSegment& segment = exchange->segments[i];
   const bool is_wanted = segment.data.data != nullptr && !segment.absent_everywhere;
   if (is_wanted) std::copy_n(replica, n, segment.data.f32());
-  if (i + 1 == layout.num_segments()) memory->replica_step = exchange->step;
+  if (i + 1 == layout.num_segments()) memory->replica->step = exchange->step;
   return absl::OkStatus();
 }
 
@@ -308,7 +309,8 @@ void DecodeWeights(const DeclaredKey& key, const Exchange& exchange, ByteSpan pa
     return;
   }
   const size_t n = layout.segment_elements(i);
-  const MutableView replica{memory->replica.data() + layout.segment_offset(i), DType::kFloat32, n};
+  const MutableView replica{memory->replica->values.data() + layout.segment_offset(i),
+                            DType::kFloat32, n};
   switch (key.link.codecs.Reply(exchange.step)) {
     case ReplyKind::kDelta:
       codec.DecodeAdd(payload, 1.0f, replica);
@@ -358,8 +360,12 @@ void DecodeReply(const DeclaredKey& key, const Frame& reply, LinkMemory* memory,
     if (exchange->nonfinite && segment.data.data != nullptr) FillNaN(segment.data);
   }
   if (!HasPayload(reply.header.flags)) return;
+  if (!key.link.codecs.keeps_replica()) {
+    return DecodePayload(key, *exchange, reply.payload.span(), memory);
+  }
+  MutexLock lock(&memory->replica->mu);
   DecodePayload(key, *exchange, reply.payload.span(), memory);
-  if (key.link.codecs.keeps_replica()) memory->replica_step = exchange->step;
+  memory->replica->step = exchange->step;
 }
 
 void UndoPush(const DeclaredKey& key, LinkMemory* memory, Exchange* exchange) {
