@@ -79,7 +79,9 @@ std::string RankOf(const Json& node) {
 // Returns "here", "left", or "lost" of a node without which the job goes on.
 std::string WhereIs(const Json& node) {
   if (node.at("lost").get<bool>()) return "lost";
-  return node.at("left").get<bool>() ? "left" : "here";
+  if (node.at("left").get<bool>()) return "left";
+  const auto rebuilding = node.at("keys_rebuilding").get<uint64_t>();
+  return rebuilding == 0 ? "here" : absl::StrFormat("here (%d keys not whole)", rebuilding);
 }
 
 // Returns the address at which workers reach a server and, where it differs, the one at which it

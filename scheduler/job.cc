@@ -833,6 +833,7 @@ void Job::OnServerJoined(const ServerJoined& event, absl::Time now) {
 }
 
 void Job::OnServersChanged() {
+  servers_changed_ = now_;
   const bool has_none = table_.membership()->servers.empty();
   servers_deadline_ = has_none ? now_ + options_.join_timeout : absl::InfiniteFuture();
   MakeWorkersView();
@@ -948,8 +949,17 @@ absl::Status Job::ReportQuality(NodeId node, const std::vector<QualityGroup>& gr
 absl::Status Job::ReportWaits(NodeId node, const std::vector<RankWait>& waits, absl::Time now) {
   BDN_RETURN_IF_ERROR(CheckMember(node));
   now_ = now;
-  const NodeInfo& server = table_.Find(node)->info;
-  if (server.role != Role::kServer) return InvalidArgument("node %d is no server", node);
+  const NodeInfo& info = table_.Find(node)->info;
+  if (info.role == Role::kServer) {
+    OnRoundsWait(info, waits);
+  } else {
+    unheard_[node] = {waits, now};
+    OnUnheard(info, waits);
+  }
+  return absl::OkStatus();
+}
+
+void Job::OnRoundsWait(const NodeInfo& server, const std::vector<RankWait>& waits) {
   const absl::Duration most = options_.config.stuck_timeout;
   for (const RankWait& each : waits) {
     if (most == absl::ZeroDuration() || each.wait < most || work_done_) continue;
@@ -961,7 +971,49 @@ absl::Status Job::ReportWaits(NodeId node, const std::vector<RankWait>& waits, a
                                      server.rank, absl::ToDoubleSeconds(each.wait),
                                      absl::FormatDuration(most)));
   }
-  return absl::OkStatus();
+}
+
+size_t Job::CountUnheard(Rank server) const {
+  // Workers notice it at different times, so half of the time is enough here.
+  const absl::Duration least = options_.config.link_timeout / 2;
+  const absl::Time since = now_ - options_.config.lease_timeout;
+  size_t count = 0;
+  for (const RosterMember& member : roster_) {
+    const auto told = unheard_.find(member.node);
+    if (told == unheard_.end() || told->second.at < since) continue;
+    const std::vector<RankWait>& servers = told->second.servers;
+    const auto found = std::ranges::find(servers, server, &RankWait::rank);
+    if (found != servers.end() && found->wait >= least) ++count;
+  }
+  return count;
+}
+
+void Job::OnUnheard(const NodeInfo& worker, const std::vector<RankWait>& servers) {
+  const absl::Duration most = options_.config.link_timeout;
+  const bool is_counted = most > absl::ZeroDuration() && table_.frozen() && failure_.ok() &&
+                          !work_done_ && now_ - servers_changed_ >= most;
+  if (!is_counted) return;
+  const std::string limit = absl::FormatDuration(most);
+  for (const RankWait& each : servers) {
+    if (each.wait < most) continue;
+    const std::vector<NodeInfo>& all = table_.membership()->servers;
+    const auto server = std::ranges::find(all, each.rank, &NodeInfo::rank);
+    if (server == all.end()) continue;
+    const size_t count = CountUnheard(each.rank);
+    const double seconds = absl::ToDoubleSeconds(each.wait);
+    const bool is_most = 2 * count > roster_.size();
+    // A server that goes costs no result, and a worker does. But to whom the others answer, and who
+    // has no answer alone, is on the wrong side of a broken link.
+    if (!is_most && MayGoOnWithout(worker)) {
+      return Lost(worker.id, absl::StrFormat("alone has had no answer of server %d for %.1f s, and "
+                                             "link-timeout is %s",
+                                             each.rank, seconds, limit));
+    }
+    if (all.size() < 2 || !MayGoOnWithout(*server)) continue;
+    return Lost(server->id, absl::StrFormat("has not answered %d of %d workers for %.1f s, and "
+                                            "link-timeout is %s",
+                                            count, roster_.size(), seconds, limit));
+  }
 }
 
 absl::Status Job::Report(NodeId node, const std::vector<ReportedValue>& values, absl::Time now) {

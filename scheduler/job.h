@@ -96,9 +96,10 @@ class Job {
   absl::Status Heartbeat(NodeId node, const NodeProgress& progress, absl::Time now);
   // Takes all quality figures of the links that the node encodes for. The groups have been checked.
   absl::Status ReportQuality(NodeId node, const std::vector<QualityGroup>& groups, absl::Time now);
-  // Takes the ranks for which rounds at a server wait. A worker for which they have waited for
-  // stuck-timeout is taken out of the job, if that may go on without it. InvalidArgument: the node
-  // is no server.
+  // Takes the ranks of workers for which rounds at a server wait, or of servers that do not answer a
+  // worker. A worker for which rounds have waited for stuck-timeout is taken out of the job, if that
+  // may go on without it. A server that has not answered more than half of the workers for
+  // link-timeout is taken out; of a worker that is not among so many, the worker or else the server.
   absl::Status ReportWaits(NodeId node, const std::vector<RankWait>& waits, absl::Time now);
   // Takes values that a worker's program reported. Their names have been checked.
   absl::Status Report(NodeId node, const std::vector<ReportedValue>& values, absl::Time now);
@@ -232,6 +233,10 @@ class Job {
   HomeBytes BytesOfHomes() const;
   // Ends the job because all its servers are lost, and none has come.
   void FailWithoutServers();
+  void OnRoundsWait(const NodeInfo& server, const std::vector<RankWait>& waits);
+  void OnUnheard(const NodeInfo& worker, const std::vector<RankWait>& servers);
+  // Returns how many workers of the roster had no answer of the server lately.
+  size_t CountUnheard(Rank server) const;
   // Fails the job because of a node; `how` continues "worker 1 ...".
   void FailBy(NodeId node, const std::string& how);
   // Makes what workers are told of the membership.
@@ -274,6 +279,13 @@ class Job {
   uint64_t next_newcomer_ = 1;
   // Then the job ends if it still has no server; infinite where it has one.
   absl::Time servers_deadline_ = absl::InfiniteFuture();
+  absl::Time servers_changed_ = absl::InfinitePast();  // when a server went or came last
+  // By worker: the servers that do not answer it, as it said last, and when.
+  struct UnheardServers {
+    std::vector<RankWait> servers;
+    absl::Time at;
+  };
+  std::map<NodeId, UnheardServers> unheard_;
 
   MembershipTable table_;
   // The workers for which barriers, declarations and leaving wait; empty until all have joined.

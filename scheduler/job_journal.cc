@@ -248,6 +248,7 @@ absl::Status CheckSameSettings(const JobBegun& begun, const JobOptions& options)
       {"seed", was.run_seed == is.run_seed},
       {"min-workers", was.min_workers == is.min_workers},
       {"stuck-timeout", was.stuck_timeout == is.stuck_timeout},
+      {"link-timeout", was.link_timeout == is.link_timeout},
       {"scheduler-timeout", was.scheduler_timeout == is.scheduler_timeout},
       {"replay-steps", was.replay_steps == is.replay_steps},
       {"partition-bytes", was.partition_bytes == is.partition_bytes},

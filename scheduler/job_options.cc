@@ -48,6 +48,10 @@ absl::Status CheckJobOptions(const JobOptions& options) {
     return InvalidArgument("stuck-timeout is %s: expected 0s (never) or more",
                            absl::FormatDuration(config.stuck_timeout));
   }
+  if (config.link_timeout < absl::ZeroDuration()) {
+    return InvalidArgument("link-timeout is %s: expected 0s (never) or more",
+                           absl::FormatDuration(config.link_timeout));
+  }
   if (config.scheduler_timeout < absl::ZeroDuration()) {
     return InvalidArgument("scheduler-timeout is %s: expected 0s or more",
                            absl::FormatDuration(config.scheduler_timeout));

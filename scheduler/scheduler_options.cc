@@ -52,6 +52,7 @@ absl::StatusOr<SchedulerOptions> ReadSchedulerOptions(const Config& config) {
   BDN_ASSIGN_OR_RETURN(const int64_t fewest, config.Int("min-workers", 0, kMostNodes));
   job.min_workers = static_cast<int>(fewest);
   BDN_ASSIGN_OR_RETURN(job.stuck_timeout, config.Duration("stuck-timeout"));
+  BDN_ASSIGN_OR_RETURN(job.link_timeout, config.Duration("link-timeout"));
   options.journal = config.Text("journal");
   BDN_ASSIGN_OR_RETURN(const absl::Duration patience, config.Duration("scheduler-timeout"));
   if (!options.journal.empty()) job.scheduler_timeout = patience;

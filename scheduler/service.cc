@@ -200,7 +200,8 @@ CallId ServiceImpl::OnHeartbeat(HeartbeatCall* call) {
                                              .bytes_received = message.bytes_received(),
                                              .held = Read(message.held()),
                                              .stages = *stages,
-                                             .ended = message.ended()});
+                                             .ended = message.ended(),
+                                             .keys_rebuilding = message.keys_rebuilding()});
   if (told.ok() && !retired->empty()) told = host->Retire(node, *retired);
   if (told.ok() && !reports->empty()) told = host->Report(node, *reports);
   if (told.ok() && !quality->empty()) told = host->ReportQuality(node, *quality);

@@ -420,7 +420,11 @@ void Server::SendTo(NodeId node, Frame frame) {
     connection = sessions_->ConnectionOf(node);
     priority = shard_map_.PlaceOf(frame.header.key).priority;
   }
-  if (frame.header.type == FrameType::kReply) ReportProgress(frame.header.step);
+  if (frame.header.type == FrameType::kReply) {
+    ReportProgress(frame.header.step);
+  } else if (frame.header.type == FrameType::kRebuild) {
+    ReportProgress(0);
+  }
   // A node without a connection asks again when it has one.
   if (!connection.ok()) return;
   // Only results are long and of a priority; short answers need not queue behind them.
@@ -431,9 +435,15 @@ void Server::SendTo(NodeId node, Frame frame) {
 void Server::ReportProgress(Step step) {
   const TransportStats traffic = transport_->stats();
   HeldBytes held;
-  for (const auto& shard : shards_) held += shard->held();
-  NodeProgress progress = {
-      .bytes_sent = traffic.bytes_sent, .bytes_received = traffic.bytes_received, .held = held};
+  uint64_t rebuilding = 0;
+  for (const auto& shard : shards_) {
+    held += shard->held();
+    rebuilding += shard->stats().rebuilding;
+  }
+  NodeProgress progress = {.bytes_sent = traffic.bytes_sent,
+                           .bytes_received = traffic.bytes_received,
+                           .held = held,
+                           .keys_rebuilding = rebuilding};
   {
     MutexLock lock(&mu_);
     if (step > highest_step_) ++ended_steps_;

@@ -191,6 +191,11 @@ absl::Status Worker::Start(Registry* telemetry) {
       .on_failure = [this](const absl::Status& status) { exchanges_->Fail(status); },
       .on_finished = [] {},
   });
+  const JobConfig& config = joined_.config;
+  const bool may_go_on = config.replay_steps > 0 || config.min_workers > 0;
+  if (may_go_on && config.link_timeout > absl::ZeroDuration()) {
+    control_->ReportWaits([this] { return requests_->Unheard(); });
+  }
   metrics_.push_back(telemetry->Add(kMetrics, [this] { return counts(); }));
   if (options_.quality.every > 0) {
     for (auto& source : AddQuality(&quality_.table, telemetry)) {

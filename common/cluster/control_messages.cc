@@ -351,6 +351,7 @@ void Write(const JobConfig& config, wire::JobConfig* message) {
   message->set_lease_timeout_ns(absl::ToInt64Nanoseconds(config.lease_timeout));
   message->set_min_workers(static_cast<uint32_t>(config.min_workers));
   message->set_stuck_timeout_ns(absl::ToInt64Nanoseconds(config.stuck_timeout));
+  message->set_link_timeout_ns(absl::ToInt64Nanoseconds(config.link_timeout));
   message->set_scheduler_timeout_ns(absl::ToInt64Nanoseconds(config.scheduler_timeout));
   message->set_replay_steps(config.replay_steps);
 }
@@ -514,6 +515,10 @@ absl::StatusOr<JobConfig> Read(const wire::JobConfig& message) {
   }
   config.min_workers = static_cast<int>(message.min_workers());
   config.stuck_timeout = absl::Nanoseconds(message.stuck_timeout_ns());
+  if (message.link_timeout_ns() < 0) {
+    return InvalidArgument("a link timeout of %d ns", message.link_timeout_ns());
+  }
+  config.link_timeout = absl::Nanoseconds(message.link_timeout_ns());
   if (message.scheduler_timeout_ns() < 0) {
     return InvalidArgument("a scheduler timeout of %d ns", message.scheduler_timeout_ns());
   }

@@ -25,7 +25,7 @@ namespace bdn {
 
 // The version of the control plane's protocol. Nodes and scheduler of different versions do not
 // join.
-inline constexpr uint32_t kControlVersion = 17;
+inline constexpr uint32_t kControlVersion = 18;
 // The most steps of which workers keep their pushes for servers that are lost.
 inline constexpr uint32_t kMostReplaySteps = 128;
 
@@ -39,6 +39,9 @@ struct JobConfig {
   int min_workers = 0;
   // A worker for which rounds wait so long is taken for lost; 0: never.
   absl::Duration stuck_timeout = absl::ZeroDuration();
+  // A server that does not answer most workers for so long is taken for lost, and so is a worker
+  // that alone gets no answer of a server; 0: never.
+  absl::Duration link_timeout = absl::ZeroDuration();
   // A node waits so long for a scheduler that does not answer, because one that starts again goes
   // on with the job; 0: none does, and a node waits for a lease.
   absl::Duration scheduler_timeout = absl::ZeroDuration();
@@ -92,10 +95,12 @@ struct JoinResult {
   std::vector<int> processes;  // the number of processes of each worker, by rank
 };
 
-// A worker for which rounds at a server wait.
+// A worker for which rounds at a server wait, or a server that does not answer a worker.
 struct RankWait {
   Rank rank = 0;
-  absl::Duration wait;  // since the oldest round that waits for it was first seen so
+  // Since the oldest round that waits for it was first seen so; or the time in which questions to
+  // it had no answer.
+  absl::Duration wait;
 
   bool operator==(const RankWait&) const = default;
 };
@@ -113,6 +118,7 @@ struct NodeProgress {
   StageCounts stages = {};
   // Steps that ended since the node joined; `step` goes on where a checkpoint stopped.
   uint64_t ended = 0;
+  uint64_t keys_rebuilding = 0;  // of a server: keys of lost servers that are not whole yet
 
   // Takes up later progress. Threads of a node that end two steps may call in the other order, so
   // numbers that only count up never fall.
@@ -123,6 +129,7 @@ struct NodeProgress {
     bytes_received = std::max(bytes_received, later.bytes_received);
     held = later.held;
     stages = later.stages;
+    keys_rebuilding = later.keys_rebuilding;
   }
 };
 
@@ -200,7 +207,8 @@ class ControlPlane {
   // Sets likewise the source of the quality of the links that this node encodes for.
   virtual void ReportQuality(std::function<std::vector<QualityGroup>()> read) = 0;
 
-  // Sets likewise the source of the ranks for which this server's rounds wait; rising.
+  // Sets likewise the source of the ranks for which this server's rounds wait, or of the servers
+  // that do not answer this worker; rising.
   virtual void ReportWaits(std::function<std::vector<RankWait>()> read) = 0;
 
   // Reports a value that the program of this worker has named, for people who look at the job. It

@@ -372,6 +372,7 @@ absl::Status GrpcControlPlane::SendHeartbeat(absl::Duration patience) {
     message.set_ended(progress_.ended);
     message.set_bytes_sent(progress_.bytes_sent);
     message.set_bytes_received(progress_.bytes_received);
+    message.set_keys_rebuilding(progress_.keys_rebuilding);
     if (progress_.held.total() > 0) Write(progress_.held, message.mutable_held());
     read_stages = read_stages_;
     read_quality = read_quality_;

@@ -108,6 +108,9 @@ constexpr Setting kSchedulerSettings[] = {
      "the job goes on without workers that are lost while so many are left; 0: all are needed"},
     {"stuck-timeout", "0s",
      "with min-workers: one that lives, and for which rounds wait so long, is lost; 0s: never"},
+    {"link-timeout", "10s",
+     "a server that does not answer most workers for so long is lost, and with min-workers a "
+     "worker that alone gets no answer of a server; 0s: never"},
     {"journal", "",
      "directory of the journal, from which a scheduler that starts again goes on with the job; "
      "empty: with the scheduler the job ends"},

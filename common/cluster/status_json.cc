@@ -79,7 +79,8 @@ absl::StatusOr<Json> NodeJson(const wire::StatusReply::Node& node) {
                {"seconds_since_heard", node.seconds_since_heard()},
                {"keys", node.keys()},
                {"key_bytes", node.key_bytes()},
-               {"server_bytes", node.server_bytes()}};
+               {"server_bytes", node.server_bytes()},
+               {"keys_rebuilding", node.keys_rebuilding()}};
   if (node.has_held()) json["held"] = HeldJson(node.held());
   json["stages"] = StagesJson(stages, role);
   return json;

@@ -138,6 +138,83 @@ class LostServerTest : public ::testing::Test {
   std::map<CallId, Job::Completion> answers_;
 };
 
+// ---- servers that do not answer workers
+
+class UnheardServerTest : public LostServerTest {
+ protected:
+  void BeginWith(int fewest) {
+    options_.config.min_workers = fewest;
+    options_.config.link_timeout = absl::Seconds(10);
+    Begin(2);
+  }
+  void Say(NodeId worker, Rank server, double seconds, double now) {
+    EXPECT_TRUE(job_->ReportWaits(worker, {{server, absl::Seconds(seconds)}}, At(now)).ok());
+  }
+};
+
+TEST_F(UnheardServerTest, WhereAllWorkersAreNeededOneIsEnough) {
+  BeginWith(0);
+  Say(1, 0, 11, 20);
+  EXPECT_THAT(Servers(), ElementsAre(4));
+}
+
+TEST_F(UnheardServerTest, TheServerIsOutWhereMostWorkersSaySo) {
+  BeginWith(1);
+  Say(2, 0, 6, 20);
+  Say(1, 0, 9, 20);
+  EXPECT_THAT(Servers(), ElementsAre(3, 4)) << "not for long enough yet";
+  Say(1, 0, 11, 21);
+  EXPECT_THAT(Servers(), ElementsAre(4));
+  EXPECT_EQ(Now().workers.size(), 2u);
+  EXPECT_THAT(Events().back(),
+              HasSubstr("has not answered 2 of 2 workers for 11.0 s, and link-timeout is 10s"));
+}
+
+TEST_F(UnheardServerTest, AWorkerThatAloneHearsNothingIsOut) {
+  BeginWith(1);
+  Say(1, 1, 11, 20);
+  EXPECT_THAT(Servers(), ElementsAre(3, 4));
+  ASSERT_EQ(Now().workers.size(), 1u);
+  EXPECT_EQ(Now().workers[0].id, 2u);
+  EXPECT_THAT(Events().back(), HasSubstr("alone has had no answer of server 1 for 11.0 s"));
+}
+
+TEST_F(UnheardServerTest, WhatAnotherSaidLongAgoDoesNotCount) {
+  BeginWith(1);
+  Say(2, 0, 9, 10);
+  Say(1, 0, 11, 30);
+  EXPECT_THAT(Servers(), ElementsAre(3, 4));
+  EXPECT_EQ(Now().workers.size(), 1u);
+}
+
+TEST_F(UnheardServerTest, TheOnlyServerStays) {
+  BeginWith(0);
+  job_->Lost(3, "was killed");
+  Say(1, 1, 50, 70);
+  Say(2, 1, 50, 70);
+  EXPECT_THAT(Servers(), ElementsAre(4));
+  EXPECT_EQ(job_->state(), Job::State::kRunning);
+}
+
+TEST_F(UnheardServerTest, OneThatHasJustComeIsNotBlamedForTheOneBefore) {
+  BeginWith(0);
+  HearAll(20);
+  job_->Lost(3, "was killed");
+  const CallId joined = JoinAsServer(0, 20);
+  ASSERT_EQ(NodeOf(joined), 5u);
+  Say(1, 0, 15, 21);
+  EXPECT_THAT(Servers(), ElementsAre(5, 4));
+}
+
+TEST_F(UnheardServerTest, WithoutALinkTimeoutNobodyIsOut) {
+  BeginWith(1);
+  options_.config.link_timeout = absl::ZeroDuration();
+  Begin(2);
+  Say(1, 0, 1000, 20);
+  EXPECT_THAT(Servers(), ElementsAre(3, 4));
+  EXPECT_EQ(Now().workers.size(), 2u);
+}
+
 TEST_F(LostServerTest, TheOthersAnswerForItsKeysAndEverybodyIsTold) {
   Begin(2);
   const Job::Revision before = job_->revision();

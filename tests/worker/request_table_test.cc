@@ -397,6 +397,39 @@ TEST_F(RequestTableTest, AServerThatSaysAnythingIsNotSilent) {
   EXPECT_EQ(log_.reconnects, 0u);
 }
 
+TEST_F(RequestTableTest, SaysForHowLongAServerDoesNotAnswer) {
+  Ask(1);
+  Sent();
+  EXPECT_THAT(requests_.Unheard(now_), SizeIs(0));
+  for (int i = 0; i < 300; ++i) Wait(absl::Milliseconds(100));
+  const auto unheard = requests_.Unheard(now_);
+  ASSERT_THAT(unheard, SizeIs(1));
+  EXPECT_EQ(unheard[0].rank, 0);
+  EXPECT_GT(unheard[0].wait, absl::Seconds(10));
+  EXPECT_LE(unheard[0].wait, absl::Seconds(30));
+  Answer(FrameType::kHello, 0);
+  EXPECT_THAT(requests_.Unheard(now_), SizeIs(0)) << "it has answered";
+}
+
+TEST_F(RequestTableTest, AProcessThatStoodStillDoesNotBlameTheServer) {
+  Ask(1);
+  Sent();
+  Wait(absl::Seconds(1));
+  for (int i = 0; i < 2; ++i) {
+    Wait(absl::Minutes(5));
+    for (const RankWait& each : requests_.Unheard(now_)) EXPECT_LT(each.wait, absl::Seconds(9));
+  }
+}
+
+TEST_F(RequestTableTest, AServerThatIsNotAskedIsNotUnheard) {
+  Ask(1);
+  Sent();
+  for (int i = 0; i < 100; ++i) Wait(absl::Milliseconds(100));
+  Answer(FrameType::kReply, 1);
+  for (int i = 0; i < 500; ++i) Wait(absl::Milliseconds(100));
+  EXPECT_THAT(requests_.Unheard(now_), SizeIs(0));
+}
+
 TEST_F(RequestTableTest, ConnectsAnewLessAndLessOften) {
   Ask(1);
   Sent();

@@ -219,6 +219,11 @@ void RequestRunner::RetireKey(Key key) {
   table_.Retire(key);
 }
 
+std::vector<RankWait> RequestRunner::Unheard() const {
+  MutexLock lock(&mu_);
+  return table_.Unheard(clock_->Now());
+}
+
 RecoveryStats RequestRunner::recovery_stats() const {
   MutexLock lock(&mu_);
   return table_.recovery_stats();

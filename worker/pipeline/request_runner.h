@@ -65,6 +65,8 @@ class RequestRunner {
   void Fail(const absl::Status& status);
   // Ends the runner's thread. Idempotent.
   void Stop();
+  // As RequestTable.
+  std::vector<RankWait> Unheard() const;
   std::string WaitingFor(Key key) const;
   bool IsAccepted(Key key) const;
   RequestStats stats() const;

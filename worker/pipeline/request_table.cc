@@ -21,6 +21,8 @@ constexpr int kLeastQuestions = 4;
 // time: with the usual probe interval for half a minute in all.
 constexpr absl::Duration kRetryDelay = absl::Milliseconds(20);
 constexpr int kMaxRetries = 12;
+// The most probe intervals that count as unheard between two questions.
+constexpr int kMostUnheardAtOnce = 4;
 // The most hellos or probes between two connections to a silent server.
 constexpr int kMaxPatience = 48;
 
@@ -59,13 +61,40 @@ RequestTable::Actions RequestTable::SetMembership(std::shared_ptr<const Membersh
   return actions;
 }
 
+void RequestTable::NoteAsked(absl::Time now, Peer* peer) const {
+  const bool has_answered = peer->frames_heard != peer->heard_when_asked;
+  if (has_answered || peer->asked == absl::InfinitePast()) {
+    peer->unheard = absl::ZeroDuration();
+  } else {
+    peer->unheard += std::min(now - peer->asked, kMostUnheardAtOnce * options_.probe_interval);
+  }
+  peer->asked = now;
+  peer->heard_when_asked = peer->frames_heard;
+}
+
+std::vector<RankWait> RequestTable::Unheard(absl::Time now) const {
+  std::vector<RankWait> unheard;
+  for (const auto& [node, peer] : peers_) {
+    // Nothing is asked of a server once nothing is wanted of it.
+    const bool is_asked = now - peer.asked <= 2 * kMaxProbeBackoff * options_.probe_interval;
+    const bool has_answered = peer.frames_heard != peer.heard_when_asked;
+    const bool counts = is_asked && !has_answered && peer.unheard > 2 * options_.probe_interval;
+    if (counts) unheard.push_back({peer.rank, peer.unheard});
+  }
+  std::ranges::sort(unheard, {}, &RankWait::rank);
+  return unheard;
+}
+
 void RequestTable::SayHello(NodeId server, Peer* peer, absl::Time now, Actions* actions) {
   // A server does not hear hellos before its job has begun, so the pauses are short at first, and
   // double. Until a hello is answered, requests wait: a server would refuse them.
   peer->is_open = false;
   // Only hellos at the longest interval count as a sign of silence; the first, short intervals are
   // expected to pass without an answer.
-  if (peer->hello_interval == options_.probe_interval) ++peer->unanswered_hellos;
+  if (peer->hello_interval == options_.probe_interval) {
+    ++peer->unanswered_hellos;
+    NoteAsked(now, peer);
+  }
   peer->hello_interval = std::min(peer->hello_interval * 2, options_.probe_interval);
   SetHelloDue(peer, now + peer->hello_interval);
   Buffer hello = EncodeHello({.job_id = options_.job_id,
@@ -175,6 +204,7 @@ void RequestTable::SendProbe(Open* open, absl::Time now, Actions* actions) {
   }
   SetDue(open, now + open->interval);
   ++stats_.probes_sent;
+  NoteAsked(now, &peer);
   Send(open->request, Frame{*probe, {}}, /*id=*/0, actions);
 }
 

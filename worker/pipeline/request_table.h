@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/cluster/control_plane.h"
 #include "common/cluster/membership.h"
 #include "common/wire/frame.h"
 
@@ -110,6 +111,8 @@ class RequestTable {
   // Ends every open and future request with `status`.
   Actions Fail(const absl::Status& status);
 
+  // Returns the servers that do not answer this worker's questions, and for how long; by rank.
+  std::vector<RankWait> Unheard(absl::Time now) const;
   // Returns the servers that have never sent anything, by id.
   std::vector<NodeId> Silent() const;
   const absl::Status& failed() const { return failed_; }
@@ -165,6 +168,12 @@ class RequestTable {
     uint64_t results_heard = 0;  // replies and values among frames_heard
     int unanswered_hellos = 0;   // at the longest interval, since it was last heard
     int patience = kPatience;    // unanswered hellos or probes before the next reconnect
+    // The last hello or probe, what was heard until then, and the time that has passed since the
+    // first of those in a row that have no answer. A time in which this process itself stood still
+    // counts at most once.
+    absl::Time asked = absl::InfinitePast();
+    uint64_t heard_when_asked = 0;
+    absl::Duration unheard = absl::ZeroDuration();
   };
   using OpenMap = std::map<Key, Open>;
 
@@ -172,6 +181,7 @@ class RequestTable {
   NodeId ServerOf(const Request& request) const {
     return membership_->OwnerOf(request.frame.header.key, request.server).server;
   }
+  void NoteAsked(absl::Time now, Peer* peer) const;
   void SayHello(NodeId server, Peer* peer, absl::Time now, Actions* actions);
   void Reconnect(NodeId server, Peer* peer, absl::Time now, Actions* actions);
   void SendRequest(Open* open, Actions* actions);
