@@ -96,10 +96,11 @@ class Job {
   absl::Status Heartbeat(NodeId node, const NodeProgress& progress, absl::Time now);
   // Takes all quality figures of the links that the node encodes for. The groups have been checked.
   absl::Status ReportQuality(NodeId node, const std::vector<QualityGroup>& groups, absl::Time now);
-  // Takes the ranks of workers for which rounds at a server wait, or of servers that do not answer a
-  // worker. A worker for which rounds have waited for stuck-timeout is taken out of the job, if that
-  // may go on without it. A server that has not answered more than half of the workers for
-  // link-timeout is taken out; of a worker that is not among so many, the worker or else the server.
+  // Takes the ranks of workers for which rounds at a server wait, or of servers that do not answer
+  // a worker. A worker for which rounds have waited for stuck-timeout is taken out of the job, if
+  // that may go on without it. Where a worker has had no answer of a server for link-timeout, one
+  // of the two is taken out: the server if most workers have none, else the worker if the job may
+  // lose it, else the server.
   absl::Status ReportWaits(NodeId node, const std::vector<RankWait>& waits, absl::Time now);
   // Takes values that a worker's program reported. Their names have been checked.
   absl::Status Report(NodeId node, const std::vector<ReportedValue>& values, absl::Time now);

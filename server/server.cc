@@ -87,9 +87,7 @@ constexpr MetricRow<Stats> kMetrics[] = {
      [](const Stats& now) { return now.shards.estimated; }},
     {{"scheduler_silence_seconds", kGauge,
       "The scheduler has answered last so many seconds ago; it is asked at every heartbeat."},
-     [](const Stats& now) {
-       return static_cast<uint64_t>(absl::ToInt64Seconds(now.scheduler_silence));
-     }},
+     [](const Stats& now) { return now.silent_seconds; }},
     {{"frames_refused", kCounter, "So many frames were answered with an error.", &kRefusals,
       "error"},
      [](const Stats& now) { return now.shards.refused; }},
@@ -723,7 +721,7 @@ Server::Stats Server::stats() const {
   stats.transport.bytes_queued += replies_.bytes_waiting();
   stats.frames_dropped = waiting_.dropped();
   if (stages_ != nullptr) stats.stages = stages_->Read();
-  stats.scheduler_silence = control_->SchedulerSilence();
+  stats.silent_seconds = static_cast<uint64_t>(absl::ToInt64Seconds(control_->SchedulerSilence()));
   MutexLock lock(&mu_);
   stats.frames_unauthenticated = frames_unauthenticated_;
   stats.frames_forged = frames_forged_;

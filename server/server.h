@@ -68,7 +68,7 @@ class Server {
     uint64_t frames_forged = 0;
     uint64_t frames_dropped = 0;
     StageCounts stages;
-    absl::Duration scheduler_silence;
+    uint64_t silent_seconds = 0;  // as ControlPlane::SchedulerSilence
   };
 
   // All pointers are borrowed and outlive the server, which reports to `telemetry` while it serves.

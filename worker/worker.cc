@@ -70,8 +70,7 @@ constexpr MetricRow<Counts> kMetrics[] = {
      [](const Counts& now) { return now.requests.resends; }},
     {{"reconnects", kCounter, "So many connections were made anew because a server was silent."},
      [](const Counts& now) { return now.requests.reconnects; }},
-    {{"keys_recovered", kCounter,
-      "So many keys whose server was lost are whole again on another, as far as this worker knows."},
+    {{"keys_recovered", kCounter, "So many keys of lost servers are whole again on others."},
      [](const Counts& now) { return now.recovery.recoveries; }},
     {{"pushes_repeated", kCounter,
       "So many answered pushes were sent again, because their server was lost."},
@@ -85,9 +84,7 @@ constexpr MetricRow<Counts> kMetrics[] = {
      [](const Counts& now) { return now.recovery.snapshot_bytes; }},
     {{"scheduler_silence_seconds", kGauge,
       "The scheduler has answered last so many seconds ago; it is asked at every heartbeat."},
-     [](const Counts& now) {
-       return static_cast<uint64_t>(absl::ToInt64Seconds(now.scheduler_silence));
-     }},
+     [](const Counts& now) { return now.silent_seconds; }},
 };
 
 // Returns after how many steps a snapshot of the key is fetched; 0: its server keeps nothing from
@@ -374,8 +371,7 @@ void Worker::LetSurvive(const CatalogueDelta& delta) {
   for (size_t i = 0; i < delta.keys.size(); ++i) {
     const KeyExchange* const exchange = tensors_.FindKey(delta.keys[i].key);
     const DeclaredKey& key = exchange->key();
-    const bool has_replica =
-        key.entry.kind == KeyKind::kDense && key.link.codecs.keeps_replica();
+    const bool has_replica = key.entry.kind == KeyKind::kDense && key.link.codecs.keeps_replica();
     keys.push_back({.key = key.entry.key,
                     .home = delta.owners[i],
                     .declared_in = delta.version.epoch,
@@ -488,13 +484,14 @@ absl::Status Worker::WaitAll(std::span<const TicketId> tickets, absl::Duration t
 absl::Status Worker::DescribeWait(TicketId ticket) { return exchanges_->DescribeWait(ticket); }
 
 Worker::Counts Worker::counts() const {
-  Counts counts = {.rank = rank(),
-                   .size = presence().size,
-                   .highest_step = exchanges_->highest_step(),
-                   .traffic = transport_->stats(),
-                   .requests = requests_->stats(),
-                   .recovery = requests_->recovery_stats(),
-                   .scheduler_silence = control_->SchedulerSilence()};
+  Counts counts = {
+      .rank = rank(),
+      .size = presence().size,
+      .highest_step = exchanges_->highest_step(),
+      .traffic = transport_->stats(),
+      .requests = requests_->stats(),
+      .recovery = requests_->recovery_stats(),
+      .silent_seconds = static_cast<uint64_t>(absl::ToInt64Seconds(control_->SchedulerSilence()))};
   MutexLock lock(tensors_.mutex());
   counts.tensors = tensors_.size();
   counts.tickets_ended = exchanges_->num_tickets_ended();

@@ -73,7 +73,7 @@ class Worker final : public Client {
     TransportStats traffic;
     RequestStats requests;
     RecoveryStats recovery;
-    absl::Duration scheduler_silence;
+    uint64_t silent_seconds = 0;  // as ControlPlane::SchedulerSilence
   };
   Counts counts() const;
 

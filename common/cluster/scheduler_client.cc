@@ -1,7 +1,7 @@
 #include "common/cluster/scheduler_client.h"
 
-#include <atomic>
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <set>
 #include <string>

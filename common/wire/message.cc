@@ -306,11 +306,10 @@ Buffer EncodeReport(const KeyReport& report) {
   StoreLittle<uint64_t>(out, kSnapshotsAt + 8, report.snapshots[1]);
   StoreLittle<uint64_t>(out, kKeepsValueAt, report.keeps_value);
   StoreLittle<uint64_t>(out, kNewestSnapshotAt, report.newest_snapshot);
-  const uint32_t flags = (report.is_root ? kRootFlag : 0) | (report.is_broken ? kBrokenFlag : 0) |
-                         (report.is_retired ? kRetiredFlag : 0) |
-                         (report.is_redone ? kRedoneFlag : 0) |
-                         (report.needs_snapshot ? kNeedsSnapshotFlag : 0) |
-                         (report.has_reply ? kHasReplyFlag : 0);
+  const uint32_t flags =
+      (report.is_root ? kRootFlag : 0) | (report.is_broken ? kBrokenFlag : 0) |
+      (report.is_retired ? kRetiredFlag : 0) | (report.is_redone ? kRedoneFlag : 0) |
+      (report.needs_snapshot ? kNeedsSnapshotFlag : 0) | (report.has_reply ? kHasReplyFlag : 0);
   StoreLittle<uint32_t>(out, kReportFlagsAt, flags);
   StoreLittle<uint32_t>(out, kNumInitsAt, static_cast<uint32_t>(report.inits.size()));
   size_t at = kReportFixedBytes;

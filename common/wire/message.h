@@ -95,8 +95,8 @@ struct KeyReport {
   bool is_retired = false;  // the worker is done with the key, and has forgotten it
   // Dense: a worker that is lost since may have set the state, so the beginning is no start.
   bool needs_snapshot = false;
-  bool is_redone = false;  // dense: it has pushed again what this epoch's order asked for
-  bool has_reply = false;  // dense: it keeps the reply of its last step, and can give it
+  bool is_redone = false;         // dense: it has pushed again what this epoch's order asked for
+  bool has_reply = false;         // dense: it keeps the reply of its last step, and can give it
   std::vector<LoggedInit> inits;  // dense, rising: those that no snapshot is known to cover
 
   bool operator==(const KeyReport&) const = default;

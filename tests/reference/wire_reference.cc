@@ -117,11 +117,11 @@ std::optional<Header> ReadHeader(const Bytes& bytes) {
   if (!std::isfinite(header.weight) || header.weight < 0) return std::nullopt;
   if (!std::isfinite(header.learning_rate)) return std::nullopt;
   const bool is_short = header.type == kHello || header.type == kTransport;
-  const uint32_t most = is_short                ? 1024
-                        : header.type == kError ? 4104
+  const uint32_t most = is_short                                            ? 1024
+                        : header.type == kError                             ? 4104
                         : header.type == kReport || header.type == kRebuild ? 4096
-                        : header.type == kFetch ? 32
-                                                : 1073741824;
+                        : header.type == kFetch                             ? 32
+                                                                            : 1073741824;
   if (header.payload_bytes > most) return std::nullopt;
   const bool has_no_payload = header.type == kProbe || beside != 0;
   if (has_no_payload && header.payload_bytes != 0) return std::nullopt;

@@ -160,15 +160,15 @@ std::map<std::string, Frame> GoldenFrames() {
                                 EncodeOrder({RebuildOrder::What::kRedo, 9, 12}));
   const uint8_t given[] = {1, 2, 3, 4, 5};
   const std::vector<float> replica = {1.0f, -2.0f};
-  frames["init_reply"] = MakeFrame(
-      state(FrameType::kInit, 3, StatePart::kReply),
-      EncodeGivenReply({.step = 12,
-                        .payload_step = 12,
-                        .base_step = 11,
-                        .flags = kFlagUncompressed,
-                        .codec = 4,
-                        .payload = std::as_bytes(std::span(given)),
-                        .replica = std::as_bytes(std::span(replica))}));
+  frames["init_reply"] =
+      MakeFrame(state(FrameType::kInit, 3, StatePart::kReply),
+                EncodeGivenReply({.step = 12,
+                                  .payload_step = 12,
+                                  .base_step = 11,
+                                  .flags = kFlagUncompressed,
+                                  .codec = 4,
+                                  .payload = std::as_bytes(std::span(given)),
+                                  .replica = std::as_bytes(std::span(replica))}));
   const FrameHeader largest = {.type = FrameType::kReply,
                                .codec = 255,
                                .sender = ~NodeId{0},

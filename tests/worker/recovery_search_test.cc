@@ -198,9 +198,9 @@ struct World {
     Replica& replica = *worker->replica;
     MutexLock lock(&replica.mu);
     replica.values.resize(plan_->entry.elements);
-    DecodeFloats(value.payload.span(), std::span(replica.values)
-                                           .subspan(value.header.element_offset,
-                                                    value.payload.size() / sizeof(float)));
+    DecodeFloats(value.payload.span(),
+                 std::span(replica.values)
+                     .subspan(value.header.element_offset, value.payload.size() / sizeof(float)));
     replica.step = value.header.base_step;
   }
 
