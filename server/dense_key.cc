@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/base/draw.h"
+#include "common/base/fault_point.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/wire/headers.h"
@@ -271,7 +272,9 @@ Sends DenseKey::Accept(const Frame& frame, Place place, StageLaps* laps) {
     round.BeginHold(StageSpan(shard_.options.stages), place, frame.payload.size());
   }
   laps->End(Stage::kSum, 1, KeyBytes(plan_.entry));
-  return round.IsComplete() ? CloseRound(laps) : Sends();
+  if (round.IsComplete()) return CloseRound(laps);
+  FaultPoint("push.held");
+  return {};
 }
 
 Sends DenseKey::CloseRound(StageLaps* laps) {
@@ -324,6 +327,7 @@ Sends DenseKey::CloseRound(StageLaps* laps) {
   }
   round.Close();
   state_.pushed_before.clear();
+  FaultPoint("round.closed");
   return sends;
 }
 
@@ -454,6 +458,7 @@ Sends DenseKey::OnInit(NodeId from, const Frame& frame) {
         absl::StrFormat("%s of tensor '%s'", StatePartName(header.part), plan_.name);
     return shard_.Refuse(from, header, Annotate(taken, part));
   }
+  FaultPoint("init.half");
   return {{from, Frame{shard_.AnswerHeader(header, FrameType::kReply), {}}}};
 }
 
@@ -527,7 +532,9 @@ Sends DenseKey::OnFetch(NodeId from, const Frame& frame) {
   if (header.part == StatePart::kSnapshot) {
     FrameHeader value = shard_.AnswerHeader(header, FrameType::kValue);
     value.base_step = state_.last_step;
-    return {{from, MakeFrame(value, EncodeSnapshot(plan_, state_))}};
+    const Buffer snapshot = EncodeSnapshot(plan_, state_);
+    FaultPoint("snapshot.half");
+    return {{from, MakeFrame(value, snapshot)}};
   }
   if (!HasPart(plan_, state_.parts, header.part)) {
     // A program that saves a checkpoint asks in this way whether the part exists. "No" is an

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "common/base/fault_point.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "server/key_snapshot.h"
@@ -62,6 +63,7 @@ Sends RebuildingKey::OnReport(NodeId from, const Frame& frame) {
       if (std::ranges::all_of(rebuild.reports, [](const auto& one) { return one.has_value(); })) {
         return Decide();
       }
+      FaultPoint("report.some");
       return shard_.Defer(from, header, Unreported(*place));
     case Phase::kSetting:
       if (rank == rebuild.setter)
@@ -324,6 +326,7 @@ Sends RebuildingKey::OnDense(NodeId from, const Frame& frame) {
   if (header.type != FrameType::kPush) return NotYet(from, header);
   if (!state_.dense.round.is_open()) ExpectAllAgain();
   Sends sends = key.OnPush(from, frame);
+  FaultPoint("redo.half");
   for (Outgoing& send : EndIfDone()) sends.push_back(std::move(send));
   return sends;
 }
@@ -357,6 +360,7 @@ Sends RebuildingKey::OnInit(NodeId from, const Frame& frame, Rank rank) {
       return Fail(Aborted("the snapshot of worker %d is not one of step %d: %s", rank,
                           rebuild.start, set.message()));
     }
+    FaultPoint("init.half");
     Sends sends = acknowledged();
     for (Outgoing& send : BeginRedo()) sends.push_back(std::move(send));
     return sends;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/base/descriptors.h"
+#include "common/base/fault_point.h"
 #include "common/base/log.h"
 #include "common/base/memory_reserve.h"
 #include "common/base/status.h"
@@ -441,6 +442,7 @@ void Server::OnMembership(std::shared_ptr<const Membership> membership) {
   // Once all workers have left, the list is empty, and admitting nobody would cut connections on
   // which the last replies are still under way.
   if (!admission.keys.empty()) transport_->Admit(std::move(admission));
+  FaultPoint(membership->epoch > 1 ? "epoch.some" : "admit.some");
   {
     MutexLock lock(&late_mu_);
     for (Late& late : late_) late = {};
@@ -495,6 +497,7 @@ void Server::OnCatalogue(const CatalogueDelta& delta) {
 void Server::OnLeaving(const std::vector<Rank>& ranks) {
   // SetLeaving replaces a shard's list, so each shard gets the whole set.
   leaving_.insert(ranks.begin(), ranks.end());
+  FaultPoint("leave.some");
   const std::vector<Rank> all(leaving_.begin(), leaving_.end());
   for (const auto& shard : shards_) {
     shard->Post([all](ServerShard& owner) { return owner.SetLeaving(all); });

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/base/descriptors.h"
+#include "common/base/fault_point.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "worker/link_states.h"
@@ -168,6 +169,7 @@ absl::Status Worker::Start(Registry* telemetry) {
       [this](ConnectionId from, Frame frame) { requests_->OnFrame(from, std::move(frame)); });
   // Before Watch, whose first event may be the same membership again; it is then ignored.
   BDN_RETURN_IF_ERROR(requests_->SetMembership(joined_.membership));
+  FaultPoint("admit.some");
   control_->Watch({
       .on_membership = [this](auto membership) { OnMembership(std::move(membership)); },
       .on_failure = [this](const absl::Status& status) { exchanges_->Fail(status); },
@@ -233,6 +235,7 @@ void Worker::OnMembership(std::shared_ptr<const Membership> membership) {
   if (now.size < before.size) {
     LogWarning("the job goes on with %d of %d workers", now.size, num_processes_);
   }
+  if (membership->epoch > 1) FaultPoint("epoch.some");
   // Before the requests are sent anew for the next epoch, whose results must come later.
   if (now != before && options_.presence_changed) options_.presence_changed(now);
   const absl::Status status = requests_->SetMembership(std::move(membership));
@@ -284,6 +287,7 @@ absl::Status Worker::Leave(absl::Duration timeout) {
   const absl::Time deadline = clock_->Now() + timeout;
   // Servers first: other workers would fail rounds that wait for a push of a worker that has left.
   BDN_RETURN_IF_ERROR(exchanges_->PrepareToLeave(deadline));
+  FaultPoint("leave.some");
   BDN_RETURN_IF_ERROR(
       control_->Leave(absl::OkStatus(), std::max(absl::ZeroDuration(), deadline - clock_->Now())));
   // Requests without an answer get none now: all workers have left.
