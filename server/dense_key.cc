@@ -10,6 +10,7 @@
 #include "common/base/status.h"
 #include "common/wire/headers.h"
 #include "common/wire/program_steps.h"
+#include "server/key_history.h"
 #include "server/key_snapshot.h"
 #include "server/reply_encoder.h"
 
@@ -314,6 +315,7 @@ Sends DenseKey::CloseRound(StageLaps* laps) {
   state_.last_reply =
       MakeFrame(header, std::move(reply->payload), shard_.options.needs_checksums());
   laps->End(Stage::kEncode, 1, KeyBytes(plan_.entry));
+  WriteRound(shard_.options.history, *state_.places, state_.last_reply);
   state_.last_failure = Frame();
   Sends sends = ToAll(state_.last_reply);
   for (const Place place : round.unwanted()) {
@@ -365,6 +367,7 @@ Sends DenseKey::FailRound(Step step, const absl::Status& why) {
   const absl::Status status = IsRetried(why) ? Aborted("%s", why.message()) : why;
   state_.last_step = step;
   state_.last_failure = shard_.ErrorFrame(PushOf(step), status);
+  WriteFailed(shard_.options.history, plan_.entry.key, step, std::string(status.message()));
   Sends sends;
   if (failed.is_open() && failed.step() != step) {
     sends = ToAll(shard_.ErrorFrame(PushOf(failed.step()), status));
@@ -508,6 +511,7 @@ absl::Status DenseKey::TakeInit(const Frame& frame, Rank rank, size_t segment) {
   // Only now that the init was applied: a refused init binds nobody.
   state_.init_root = rank;
   state_.last_init = header.request;
+  WriteSet(shard_.options.history, header, rank);
   if (is_rule) return absl::OkStatus();
   state_.parts.weights_step = header.step;
   // Steps up to the one that was set are over. A worker that still asks for one of them gets this

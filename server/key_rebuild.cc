@@ -7,6 +7,7 @@
 #include "common/base/fault_point.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "server/key_history.h"
 #include "server/key_snapshot.h"
 #include "server/key_state.h"
 
@@ -34,6 +35,7 @@ void RebuildingKey::Begin() {
   state_.rebuild = KeyRebuild{.phase = Phase::kGathering};
   state_.rebuild.reports.resize(places().size());
   state_.rebuild.asks.resize(places().size());
+  WriteRebuild(shard_.options.history, state_.plan->entry.key, "begin", 0, 0);
 }
 
 // ---- reports
@@ -118,6 +120,8 @@ Sends RebuildingKey::GoToAll() {
 Sends RebuildingKey::End() {
   Sends sends = GoToAll();
   ++shard_.stats.rebuilt;
+  const KeyRebuild& over = state_.rebuild;
+  WriteRebuild(shard_.options.history, state_.plan->entry.key, "whole", over.start, over.target);
   state_.rebuild = KeyRebuild();
   if (--shard_.num_rebuilding == 0) {
     LogInfo("all keys of one shard that came from lost servers are whole again; %d so far",
@@ -210,6 +214,7 @@ Sends RebuildingKey::DecideDense() {
   if (uncompressed_from != 0 && uncompressed_from <= rebuild.start + 1) {
     plan.codecs.GoUncompressed(uncompressed_from);
   }
+  WriteRebuild(shard_.options.history, plan.entry.key, "plan", rebuild.start, rebuild.target);
   if (rebuild.setter < 0) {
     state_.dense.last_step = rebuild.start;
     return BeginRedo();
@@ -361,6 +366,7 @@ Sends RebuildingKey::OnInit(NodeId from, const Frame& frame, Rank rank) {
                           rebuild.start, set.message()));
     }
     FaultPoint("init.half");
+    WriteRebuild(shard_.options.history, header.key, "snapshot", header.step, rebuild.target);
     Sends sends = acknowledged();
     for (Outgoing& send : BeginRedo()) sends.push_back(std::move(send));
     return sends;

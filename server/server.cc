@@ -10,6 +10,8 @@
 #include "common/base/log.h"
 #include "common/base/memory_reserve.h"
 #include "common/base/status.h"
+#include "common/cluster/membership_history.h"
+#include "common/telemetry/history_file.h"
 #include "common/wire/headers.h"
 #include "server/key_snapshot.h"
 
@@ -250,6 +252,13 @@ absl::Status Server::Start() {
     BDN_RETURN_IF_ERROR(
         CheckDescriptors(static_cast<uint64_t>(joined.config.num_workers), "this server"));
   }
+  BDN_ASSIGN_OR_RETURN(history_, HistoryFile::Open(options_.history_file,
+                                                   absl::StrFormat("server-%d", joined.rank)));
+  if (history_ != nullptr) {
+    history_->Write("begin",
+                    HistoryText("role", "server") + HistoryText("job", joined.config.job_id) +
+                        absl::StrFormat(",\"rank\":%d,\"node\":%d", joined.rank, joined.node));
+  }
   waits_ = std::make_unique<RankWaits>(static_cast<size_t>(joined.config.num_workers));
   for (int i = 0; i < std::max(1, options_.num_shards); ++i) {
     shards_.push_back(std::make_unique<ShardRunner>(
@@ -260,6 +269,7 @@ absl::Status Server::Start() {
                      .stages = stages_.get(),
                      .waits = waits_.get(),
                      .quality = &quality_,
+                     .history = history_.get(),
                      .tells_roots = joined.config.replay_steps > 0,
                      .on_failure = [this](const absl::Status& why) { Fail(why); },
                      .needs_checksums = [this] { return transport_->needs_checksums(); }},
@@ -431,6 +441,7 @@ void Server::ReportProgress(Step step) {
 }
 
 void Server::OnMembership(std::shared_ptr<const Membership> membership) {
+  WriteEpoch(*membership, history_.get());
   Admission admission;
   num_workers_ = std::max(num_workers_, membership->workers.size());
   {

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/buffer.h"
 #include "common/cluster/membership.h"
+#include "common/telemetry/history_file.h"
 #include "common/telemetry/stage_times.h"
 #include "common/wire/frame.h"
 #include "link/link_monitor.h"
@@ -62,6 +63,7 @@ struct ShardOptions {
   StageTimes* stages = nullptr;     // borrowed; null: no stage times are counted
   RankWaits* waits = nullptr;       // borrowed, used only with stages; null: not counted
   QualityWatch* quality = nullptr;  // borrowed; null: links are not watched
+  HistoryFile* history = nullptr;   // borrowed; null: none is written
   // Roots of broadcasts keep their values for a server that may be lost, until they are told that
   // every worker has them.
   bool tells_roots = false;
@@ -81,7 +83,7 @@ struct ShardContext {
   std::vector<Rank> leaving;  // workers that push no more, as ServerShard::SetLeaving
   uint32_t catalogue_version = 0;
   ShardStats stats;
-  int64_t num_rebuilding = 0;  // keys that are not whole yet
+  int64_t num_rebuilding = 0;   // keys that are not whole yet
   std::vector<double> scratch;  // for sums; one for all keys, so that it stays in the cache
 
   void SetMembership(std::shared_ptr<const Membership> next);

@@ -9,6 +9,7 @@
 #include "common/base/fault_point.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/cluster/membership_history.h"
 #include "worker/link_states.h"
 
 namespace bdn {
@@ -133,6 +134,14 @@ absl::Status Worker::Start(Registry* telemetry) {
     MutexLock lock(tensors_.mutex());
     tensors_.participation().rank = joined_.rank;
   }
+  BDN_ASSIGN_OR_RETURN(history_, HistoryFile::Open(options_.history_file,
+                                                   absl::StrFormat("worker-%d", joined_.rank)));
+  if (history_ != nullptr) {
+    history_->Write("begin",
+                    HistoryText("role", "worker") + HistoryText("job", joined_.config.job_id) +
+                        absl::StrFormat(",\"rank\":%d,\"node\":%d", joined_.rank, joined_.node));
+    WriteEpoch(*joined_.membership, history_.get());
+  }
   // The order of these follows their use: each part borrows those before it.
   executor_ = MakePoolExecutor(options_.num_threads);
   requests_ = std::make_unique<RequestRunner>(
@@ -143,7 +152,7 @@ absl::Status Worker::Start(Registry* telemetry) {
                             .token = joined_.data_secret,
                             .probe_interval = options_.probe_interval,
                             .timeout = options_.wait_timeout},
-      transport_.get(), clock_, stages_.get());
+      transport_.get(), clock_, stages_.get(), history_.get());
   exchanges_ = std::make_unique<Exchanges>(
       ExchangePipeline::Options{.context = {.run_seed = joined_.config.run_seed,
                                             .rank = joined_.rank,
@@ -227,6 +236,7 @@ Worker::~Worker() {
 }
 
 void Worker::OnMembership(std::shared_ptr<const Membership> membership) {
+  WriteEpoch(*membership, history_.get());
   const std::vector<Rank> present = ProcessesBut(membership->vacant);
   // A roster of nobody has no first rank.
   const Presence now = {static_cast<int>(present.size()),
@@ -290,6 +300,7 @@ absl::Status Worker::Leave(absl::Duration timeout) {
   FaultPoint("leave.some");
   BDN_RETURN_IF_ERROR(
       control_->Leave(absl::OkStatus(), std::max(absl::ZeroDuration(), deadline - clock_->Now())));
+  if (history_ != nullptr) history_->Write("left", "");
   // Requests without an answer get none now: all workers have left.
   exchanges_->SetLeft(Aborted("all workers have left the job"));
   return absl::OkStatus();
