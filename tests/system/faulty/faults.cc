@@ -11,8 +11,9 @@
 //   twice                                    at the next time, too
 //   wait=MS                                  first stands still so long, while other threads go on
 //   once-file=PATH                           makes this file, and does nothing where it is there
+//   after=PATH                               counts only once this file is there
 //
-// Several faults are divided by semicolons.
+// Several faults are divided by semicolons. By the signal SIGRTMIN+5 a process does `cut`.
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -49,6 +50,8 @@ struct Fault {
   double argument = -1;
   bool tcp_only = false;
   std::string once_file;
+  std::string after;
+  std::atomic<bool> is_after{false};
   std::atomic<int> passed{0};
 };
 
@@ -126,6 +129,8 @@ void ReadFault(const std::string& text) {
       fault.twice = true;
     } else if (name == "once-file") {
       fault.once_file = value;
+    } else if (name == "after") {
+      fault.after = value;
     } else if (name == "do") {
       const size_t colon = value.find(':');
       fault.what = value.substr(0, colon);
@@ -133,7 +138,8 @@ void ReadFault(const std::string& text) {
       fault.tcp_only = argument == "tcp";
       if (!argument.empty() && !fault.tcp_only) fault.argument = std::atof(argument.c_str());
     } else {
-      Refuse("'" + part + "' is none of point, role, rank, at, step, wait, twice, once-file, do");
+      Refuse("'" + part +
+             "' is none of point, role, rank, at, step, wait, twice, once-file, after, do");
     }
   }
   bool is_known = false;
@@ -213,6 +219,10 @@ void OnPoint(const char* point) {
   const int step = is_step ? ++steps : steps.load();
   for (Fault& fault : Faults()) {
     if (fault.point != point || step < fault.step) continue;
+    if (!fault.after.empty() && !fault.is_after) {
+      fault.is_after = access(fault.after.c_str(), F_OK) == 0;
+      if (!fault.is_after) continue;
+    }
     const int passed = ++fault.passed;
     const bool is_due = passed == fault.at || (fault.twice && passed == fault.at + 1);
     if (is_due && (passed > fault.at || IsFirst(fault))) Do(fault);
@@ -238,6 +248,7 @@ __attribute__((constructor)) void SetHook() {
     is_meant |= is_mine && role != "command";
   }
   if (is_meant) bdn::fault_hook.store(&OnPoint);
+  if (role != "command") signal(SIGRTMIN + 5, [](int) { Cut(false); });
 }
 
 }  // namespace
