@@ -45,7 +45,7 @@ OF_WORKER_AND_SERVER = ["report.some", "rebuild.said", "redo.half", "epoch.some"
 ESTIMATES = False
 # What is known not to hold, and is left out until it does: role, action, points and why.
 KNOWN = [
-    ("daemon", "stop", POINTS, "processes of a host's daemon that is stopped past its lease end with 1, or the daemon with 2, and so the job"),
+    ("daemon", "stop", POINTS, "the processes of a host's daemon that is stopped past its lease end before it does, and so the job"),
     ("worker", "stop", ["leave.some"], "a worker that goes on when the job is done without it waits for its scheduler for scheduler-timeout"),
 ]
 NEED_LOSS = {"report.some", "rebuild.said", "redo.half", "epoch.some", "init.half"}  # points that a lost server leads to

@@ -49,8 +49,9 @@ class Fault:
             parts.append(f"rank={self.rank}")
         if self.step:
             parts.append(f"step={self.step}")
-        if self.point == "admit.some" and self.role in ("worker", "daemon"):
-            parts.append("wait=1000")  # All have heard that the job has begun.
+        if self.point == "admit.some":
+            # All have heard that the job has begun, and so has `bandoneon run`, which takes a loss before that for another one.
+            parts.append("wait=1000" if self.role in ("worker", "daemon") else "wait=300")
         elif self.point.endswith((".some", ".said", ".held")):
             parts.append("wait=20")  # What was sent before it has gone out then.
         if after is not None:
