@@ -48,7 +48,8 @@ KNOWN = [
     ("daemon", "stop", POINTS, "the processes of a host's daemon that is stopped past its lease end before it does, and so the job"),
     ("worker", "stop", ["leave.some"], "a worker that goes on when the job is done without it waits for its scheduler for scheduler-timeout"),
 ]
-NEED_LOSS = {"report.some", "rebuild.said", "redo.half", "epoch.some", "init.half"}  # points that a lost server leads to
+# Points that a lost server leads to. Without one, a job that has declared its tensors writes nothing into its journal.
+NEED_LOSS = {"report.some", "rebuild.said", "redo.half", "epoch.some", "init.half", "journal.written"}
 ONEBIT = ["codecs", "ef(onebit)", "ef(onebit)"]
 
 
@@ -174,7 +175,7 @@ def faults_of(cells):
             faults.append(Fault("server", "reply.some", "kill", at=3 if faults else 12))
         elif cell.point in NEED_LOSS and not (before and before.role == "server" and before.action == "kill"):
             faults.append(Fault("server", "round.closed", "kill", at=3 if faults else 12))
-        middle = order_of(cell) == 1 and cell.point not in NEED_LOSS and cell.point not in ("snapshot.half", "journal.written")
+        middle = order_of(cell) == 1 and cell.point not in NEED_LOSS and cell.point != "snapshot.half"
         # A snapshot of a key is one worker's.
         rank = 1 if role in ("worker", "daemon") and cell.point != "snapshot.half" else None
         faults.append(Fault(role, cell.point, cell.action, at=3 if middle else 1, rank=rank, beside=beside))
