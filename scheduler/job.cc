@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/fault_point.h"
 #include "common/base/status.h"
 
 namespace bdn {
@@ -693,6 +694,7 @@ CallId Job::LeaveAsWorker(const RosterMember& member, absl::Time deadline) {
   if (leaving_.Has(member)) return call_id;  // it asks again, and waits in both calls
   leaving_.Arrive(member);
   leaving_ranks_.push_back(member.rank);
+  FaultPoint("leave.some");
   Happened("leaving", NameOf(member));
   ChangeForServers();
   // Barriers and declarations that wait for this worker would wait for ever.

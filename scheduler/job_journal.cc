@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/numbers.h"
+#include "common/base/fault_point.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/cluster/control_messages.h"
@@ -412,6 +413,7 @@ absl::Status JobJournal::Begin(std::vector<JournalRecord> records) {
 absl::Status JobJournal::Append(const JobEvent& event) {
   JournalRecord record = ToRecord(event);
   BDN_RETURN_IF_ERROR(AppendRecord(record));
+  FaultPoint("journal.written");
   if (IsOfBarriers(event)) {
     barrier_bytes_ += record.payload.size();
   } else {

@@ -21,8 +21,10 @@
 #include "common/base/log_context.h"
 #include "common/base/status.h"
 #include "common/cluster/health.h"
+#include "common/cluster/membership_history.h"
 #include "common/cluster/settings.h"
 #include "common/http/metrics_page.h"
+#include "common/telemetry/history_file.h"
 #include "common/telemetry/registry.h"
 #include "scheduler/job_journal.h"
 #include "scheduler/job_metrics.h"
@@ -80,13 +82,14 @@ absl::Status WriteFile(const char* setting, const std::string& path, const std::
 class DaemonLoop {
  public:
   DaemonLoop(SchedulerService* service, MainLoop* main, HealthServer* health, const Clock* clock,
-             const SchedulerOptions& options)
+             const SchedulerOptions& options, HistoryFile* history)
       : service_(service),
         main_(main),
         health_(health),
         clock_(clock),
         changed_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-        options_(options) {
+        options_(options),
+        history_(history) {
     // A former scheduler has logged what it decided.
     service_->host()->Read([this](const Job& job, absl::Time) {
       if (!job.changes().empty()) told_epoch_ = job.changes().rbegin()->first;
@@ -182,14 +185,20 @@ class DaemonLoop {
     bool waiting = false;
     absl::Status superseded;
     std::map<Epoch, std::string> changes;
+    std::shared_ptr<const Membership> membership;
     service_->host()->Read([&](const Job& job, absl::Time) {
       changes.insert(job.changes().upper_bound(told_epoch_), job.changes().end());
       superseded = job.superseded();
       finished = job.finished();
       failure = job.failure();
       waiting = job.state() == Job::State::kWaiting;
-      if (job.table().membership() != nullptr) SetLogEpoch(job.table().membership()->epoch);
+      membership = job.table().membership();
     });
+    if (membership != nullptr) SetLogEpoch(membership->epoch);
+    if (membership != nullptr && membership != written_) {
+      WriteEpoch(*membership, history_);
+      written_ = membership;
+    }
     if (waiting_ && !waiting && failure.ok()) {
       LogInfo("all nodes have joined");
       main_->supervisor().Status("a job runs");
@@ -236,6 +245,8 @@ class DaemonLoop {
   const Clock* const clock_;
   const int changed_fd_;
   const SchedulerOptions& options_;
+  HistoryFile* const history_;                 // null: none
+  std::shared_ptr<const Membership> written_;  // the last that is in the history
   bool waiting_ = true;
   Epoch told_epoch_ = 0;  // of the last change of the membership that was logged
   bool failed_ = false;
@@ -273,6 +284,7 @@ absl::StatusOr<int> Serve(const Config& config) {
     BDN_RETURN_IF_ERROR(
         WriteFile("http-port-file", options.http_port_file, absl::StrFormat("%d\n", page->port())));
   }
+  BDN_ASSIGN_OR_RETURN(const auto history, HistoryFile::Open(options.history_file, "scheduler"));
   std::unique_ptr<JobJournal> journal;
   if (!options.journal.empty()) {
     // A journal that reaches a limit on files' sizes is an error of a write, and not the end.
@@ -318,7 +330,11 @@ absl::StatusOr<int> Serve(const Config& config) {
     if (health != nullptr) health->SetServing(true);
     main.supervisor().Ready();
     main.supervisor().Status("waiting for a job's nodes to join");
-    DaemonLoop loop(service.get(), &main, health.get(), &clock, options);
+    if (history != nullptr) {
+      history->Write("begin", HistoryText("role", "scheduler") +
+                                  HistoryText("job", job_options.config.job_id));
+    }
+    DaemonLoop loop(service.get(), &main, health.get(), &clock, options, history.get());
     loop.Run();
     main.EndIfMemoryIsOut();
     if (main.signal() != nullptr) return 0;

@@ -54,6 +54,7 @@ absl::StatusOr<SchedulerOptions> ReadSchedulerOptions(const Config& config) {
   BDN_ASSIGN_OR_RETURN(job.stuck_timeout, config.Duration("stuck-timeout"));
   BDN_ASSIGN_OR_RETURN(job.link_timeout, config.Duration("link-timeout"));
   options.journal = config.Text("journal");
+  options.history_file = config.Text("history-file");
   BDN_ASSIGN_OR_RETURN(const absl::Duration patience, config.Duration("scheduler-timeout"));
   if (!options.journal.empty()) job.scheduler_timeout = patience;
   BDN_ASSIGN_OR_RETURN(const int64_t replayed, config.Int("replay-steps", 0, kMostReplaySteps));

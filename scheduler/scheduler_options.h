@@ -19,7 +19,8 @@ struct SchedulerOptions {
   std::string metrics_listen;  // empty: no metrics
   std::string http_listen;     // empty: no status page
   std::string http_port_file;
-  std::string journal;  // the directory; empty: none
+  std::string journal;       // the directory; empty: none
+  std::string history_file;  // empty: none
   JobOptions job;
   bool exit_when_done = true;
   absl::Duration drain_timeout;

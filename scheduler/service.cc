@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/fault_point.h"
 #include "common/base/status.h"
 #include "common/base/thread.h"
 #include "common/cluster/control_channel.h"
@@ -114,6 +115,7 @@ CallId ServiceImpl::OnJoin(JoinCall* call) {
                                               [this, call](const Job::Completion& done) {
                                                 if (done.status.ok()) WriteJoined(done.join, call);
                                                 call->Finish(done.status);
+                                                FaultPoint("admit.some");
                                               }));
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "common/base/fault_point.h"
 #include "common/cluster/control_messages.h"
 
 namespace bdn {
@@ -131,6 +132,8 @@ void WatchStream::Step() {
   if (!NextEvent(view, &event)) return;
   writing_ = true;
   call_->Write(ToBuffer(event));
+  // The first membership is that of the answer to the join.
+  if (event.has_membership() && event.membership().epoch() > 1) FaultPoint("epoch.some");
 }
 
 void WatchStream::Finish(const absl::Status& status) {

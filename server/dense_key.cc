@@ -5,10 +5,12 @@
 #include <utility>
 
 #include "common/base/draw.h"
+#include "common/base/fault_point.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/wire/headers.h"
 #include "common/wire/program_steps.h"
+#include "server/key_history.h"
 #include "server/key_snapshot.h"
 #include "server/reply_encoder.h"
 
@@ -271,7 +273,9 @@ Sends DenseKey::Accept(const Frame& frame, Place place, StageLaps* laps) {
     round.BeginHold(StageSpan(shard_.options.stages), place, frame.payload.size());
   }
   laps->End(Stage::kSum, 1, KeyBytes(plan_.entry));
-  return round.IsComplete() ? CloseRound(laps) : Sends();
+  if (round.IsComplete()) return CloseRound(laps);
+  FaultPoint("push.held");
+  return {};
 }
 
 Sends DenseKey::CloseRound(StageLaps* laps) {
@@ -311,6 +315,7 @@ Sends DenseKey::CloseRound(StageLaps* laps) {
   state_.last_reply =
       MakeFrame(header, std::move(reply->payload), shard_.options.needs_checksums());
   laps->End(Stage::kEncode, 1, KeyBytes(plan_.entry));
+  WriteRound(shard_.options.history, *state_.places, state_.last_reply);
   state_.last_failure = Frame();
   Sends sends = ToAll(state_.last_reply);
   for (const Place place : round.unwanted()) {
@@ -324,6 +329,7 @@ Sends DenseKey::CloseRound(StageLaps* laps) {
   }
   round.Close();
   state_.pushed_before.clear();
+  FaultPoint("round.closed");
   return sends;
 }
 
@@ -383,6 +389,7 @@ Sends DenseKey::FailRound(Step step, const absl::Status& why) {
   const absl::Status status = IsRetried(why) ? Aborted("%s", why.message()) : why;
   state_.last_step = step;
   state_.last_failure = shard_.ErrorFrame(PushOf(step), status);
+  WriteFailed(shard_.options.history, plan_.entry.key, step, std::string(status.message()));
   Sends sends;
   if (failed.is_open() && failed.step() != step) {
     sends = ToAll(shard_.ErrorFrame(PushOf(failed.step()), status));
@@ -477,6 +484,7 @@ Sends DenseKey::OnInit(NodeId from, const Frame& frame) {
         absl::StrFormat("%s of tensor '%s'", StatePartName(header.part), plan_.name);
     return shard_.Refuse(from, header, Annotate(taken, part));
   }
+  FaultPoint("init.half");
   return {{from, Frame{shard_.AnswerHeader(header, FrameType::kReply), {}}}};
 }
 
@@ -526,6 +534,7 @@ absl::Status DenseKey::TakeInit(const Frame& frame, Rank rank, size_t segment) {
   // Only now that the init was applied: a refused init binds nobody.
   state_.init_root = rank;
   state_.last_init = header.request;
+  WriteSet(shard_.options.history, header, rank);
   if (is_rule) return absl::OkStatus();
   state_.parts.weights_step = header.step;
   // Steps up to the one that was set are over. A worker that still asks for one of them gets this
@@ -550,7 +559,9 @@ Sends DenseKey::OnFetch(NodeId from, const Frame& frame) {
   if (header.part == StatePart::kSnapshot) {
     FrameHeader value = shard_.AnswerHeader(header, FrameType::kValue);
     value.base_step = state_.last_step;
-    return {{from, MakeFrame(value, EncodeSnapshot(plan_, state_))}};
+    const Buffer snapshot = EncodeSnapshot(plan_, state_);
+    FaultPoint("snapshot.half");
+    return {{from, MakeFrame(value, snapshot)}};
   }
   if (!HasPart(plan_, state_.parts, header.part)) {
     // A program that saves a checkpoint asks in this way whether the part exists. "No" is an

@@ -4,9 +4,11 @@
 #include <string>
 #include <utility>
 
+#include "common/base/fault_point.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "server/key_estimate.h"
+#include "server/key_history.h"
 #include "server/key_snapshot.h"
 #include "server/key_state.h"
 
@@ -34,6 +36,7 @@ void RebuildingKey::Begin() {
   state_.rebuild = KeyRebuild{.phase = Phase::kGathering};
   state_.rebuild.reports.resize(places().size());
   state_.rebuild.asks.resize(places().size());
+  WriteRebuild(shard_.options.history, state_.plan->entry.key, "begin", 0, 0);
 }
 
 // ---- reports
@@ -63,6 +66,7 @@ Sends RebuildingKey::OnReport(NodeId from, const Frame& frame) {
       if (std::ranges::all_of(rebuild.reports, [](const auto& one) { return one.has_value(); })) {
         return Decide();
       }
+      FaultPoint("report.some");
       return shard_.Defer(from, header, Unreported(*place));
     case Phase::kSetting:
       if (rank == rebuild.setter)
@@ -121,6 +125,8 @@ Sends RebuildingKey::GoToAll() {
 Sends RebuildingKey::End() {
   Sends sends = GoToAll();
   ++shard_.stats.rebuilt;
+  const KeyRebuild& over = state_.rebuild;
+  WriteRebuild(shard_.options.history, state_.plan->entry.key, "whole", over.start, over.target);
   state_.rebuild = KeyRebuild();
   if (--shard_.stats.rebuilding == 0) {
     LogInfo("all keys of one shard that came from lost servers are whole again; %d so far",
@@ -214,6 +220,7 @@ Sends RebuildingKey::DecideDense() {
   if (uncompressed_from != 0 && uncompressed_from <= rebuild.start + 1) {
     plan.codecs.GoUncompressed(uncompressed_from);
   }
+  WriteRebuild(shard_.options.history, plan.entry.key, "plan", rebuild.start, rebuild.target);
   if (rebuild.setter < 0) {
     state_.dense.last_step = rebuild.start;
     return BeginRedo();
@@ -298,6 +305,8 @@ Sends RebuildingKey::OnGiven(NodeId from, const Frame& frame, Rank rank) {
   }
   state_.dense.last_step = rebuild.target;
   DenseKey(*state_.plan, &state_.dense, &shard_).KeepReply(*given);
+  WriteRebuild(shard_.options.history, state_.plan->entry.key, "estimate", rebuild.start,
+               rebuild.target);
   if (HasState(*state_.plan) && !rebuild.is_exact) {
     ++shard_.stats.estimated;
     LogWarning(
@@ -419,6 +428,7 @@ Sends RebuildingKey::OnDense(NodeId from, const Frame& frame) {
   if (header.type != FrameType::kPush) return NotYet(from, header);
   if (!state_.dense.round.is_open()) ExpectAllAgain();
   Sends sends = key.OnPush(from, frame);
+  FaultPoint("redo.half");
   for (Outgoing& send : EndIfDone()) sends.push_back(std::move(send));
   return sends;
 }
@@ -453,6 +463,8 @@ Sends RebuildingKey::OnInit(NodeId from, const Frame& frame, Rank rank) {
       return Fail(Aborted("the snapshot of worker %d is not one of step %d: %s", rank,
                           rebuild.start, set.message()));
     }
+    FaultPoint("init.half");
+    WriteRebuild(shard_.options.history, header.key, "snapshot", header.step, rebuild.target);
     Sends sends = acknowledged();
     for (Outgoing& send : rebuild.is_estimate ? BeginGiving() : BeginRedo()) {
       sends.push_back(std::move(send));

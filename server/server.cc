@@ -6,9 +6,12 @@
 #include <utility>
 
 #include "common/base/descriptors.h"
+#include "common/base/fault_point.h"
 #include "common/base/log.h"
 #include "common/base/memory_reserve.h"
 #include "common/base/status.h"
+#include "common/cluster/membership_history.h"
+#include "common/telemetry/history_file.h"
 #include "common/wire/headers.h"
 #include "server/key_estimate.h"
 #include "server/key_snapshot.h"
@@ -259,6 +262,13 @@ absl::Status Server::Start() {
     BDN_RETURN_IF_ERROR(
         CheckDescriptors(static_cast<uint64_t>(joined.config.num_workers), "this server"));
   }
+  BDN_ASSIGN_OR_RETURN(history_, HistoryFile::Open(options_.history_file,
+                                                   absl::StrFormat("server-%d", joined.rank)));
+  if (history_ != nullptr) {
+    history_->Write("begin",
+                    HistoryText("role", "server") + HistoryText("job", joined.config.job_id) +
+                        absl::StrFormat(",\"rank\":%d,\"node\":%d", joined.rank, joined.node));
+  }
   waits_ = std::make_unique<RankWaits>(static_cast<size_t>(joined.config.num_workers));
   for (int i = 0; i < std::max(1, options_.num_shards); ++i) {
     shards_.push_back(std::make_unique<ShardRunner>(
@@ -269,6 +279,7 @@ absl::Status Server::Start() {
                      .stages = stages_.get(),
                      .waits = waits_.get(),
                      .quality = &quality_,
+                     .history = history_.get(),
                      .tells_roots = joined.config.replay_steps > 0,
                      .on_failure = [this](const absl::Status& why) { Fail(why); },
                      .needs_checksums = [this] { return transport_->needs_checksums(); }},
@@ -452,6 +463,7 @@ void Server::ReportProgress(Step step) {
 }
 
 void Server::OnMembership(std::shared_ptr<const Membership> membership) {
+  WriteEpoch(*membership, history_.get());
   Admission admission;
   num_workers_ = std::max(num_workers_, membership->workers.size());
   {
@@ -463,6 +475,7 @@ void Server::OnMembership(std::shared_ptr<const Membership> membership) {
   // Once all workers have left, the list is empty, and admitting nobody would cut connections on
   // which the last replies are still under way.
   if (!admission.keys.empty()) transport_->Admit(std::move(admission));
+  FaultPoint(membership->epoch > 1 ? "epoch.some" : "admit.some");
   {
     MutexLock lock(&late_mu_);
     for (Late& late : late_) late = {};
@@ -517,6 +530,7 @@ void Server::OnCatalogue(const CatalogueDelta& delta) {
 void Server::OnLeaving(const std::vector<Rank>& ranks) {
   // SetLeaving replaces a shard's list, so each shard gets the whole set.
   leaving_.insert(ranks.begin(), ranks.end());
+  FaultPoint("leave.some");
   const std::vector<Rank> all(leaving_.begin(), leaving_.end());
   for (const auto& shard : shards_) {
     shard->Post([all](ServerShard& owner) { return owner.SetLeaving(all); });

@@ -18,6 +18,7 @@
 #include "common/base/mutex.h"
 #include "common/cluster/control_plane.h"
 #include "common/cluster/credentials.h"
+#include "common/telemetry/history_file.h"
 #include "common/telemetry/registry.h"
 #include "common/telemetry/stage_times.h"
 #include "common/transport/transport.h"
@@ -56,6 +57,7 @@ class Server {
     // Borrowed; null: no stage times are counted.
     const StageClock* stage_clock = MachineStageClock(false);
     QualityOptions quality;
+    std::string history_file;            // as HistoryFile::Open
     std::function<void()> on_listening;  // called inside Start, before the join; may be null
   };
   struct Stats {
@@ -152,6 +154,7 @@ class Server {
   ControlPlane* const control_;
   Transport* const transport_;
   const std::unique_ptr<StageTimes> stages_;  // null: no stage times are counted
+  std::unique_ptr<HistoryFile> history_;      // null: none is written; made in Start
   BufferPool pool_;
   MemoryBudget budget_;
   WaitingFrames waiting_;

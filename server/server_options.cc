@@ -31,6 +31,7 @@ absl::StatusOr<ServerOptions> ReadServerOptions(const Config& config) {
   options.metrics_listen = config.Text("metrics-listen");
   BDN_RETURN_IF_ERROR(CheckOptionalAddress("metrics-listen", options.metrics_listen));
   options.metrics_file = config.Text("metrics-file");
+  options.server.history_file = config.Text("history-file");
   BDN_ASSIGN_OR_RETURN(options.exit_when_done, config.Bool("exit-when-done"));
   BDN_ASSIGN_OR_RETURN(options.drain_timeout, config.Duration("drain-timeout"));
   options.server.listen = config.Text("listen");

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/buffer.h"
 #include "common/cluster/membership.h"
+#include "common/telemetry/history_file.h"
 #include "common/telemetry/stage_times.h"
 #include "common/wire/frame.h"
 #include "link/link_monitor.h"
@@ -64,6 +65,7 @@ struct ShardOptions {
   StageTimes* stages = nullptr;     // borrowed; null: no stage times are counted
   RankWaits* waits = nullptr;       // borrowed, used only with stages; null: not counted
   QualityWatch* quality = nullptr;  // borrowed; null: links are not watched
+  HistoryFile* history = nullptr;   // borrowed; null: none is written
   // Roots of broadcasts keep their values for a server that may be lost, until they are told that
   // every worker has them.
   bool tells_roots = false;

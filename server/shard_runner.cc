@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/fault_point.h"
 #include "common/base/float_guard.h"
 #include "common/base/thread.h"
 
@@ -69,7 +70,12 @@ void ShardRunner::Run() {
       held_ = shard_.held();
       most_held_ = shard_.most_held();
     }
-    for (Outgoing& send : sends) send_(send.to, std::move(send.frame));
+    for (size_t i = 0; i < sends.size(); ++i) {
+      const FrameType type = sends[i].frame.header.type;
+      send_(sends[i].to, std::move(sends[i].frame));
+      if (type == FrameType::kReply && i + 1 < sends.size()) FaultPoint("reply.some");
+      if (type == FrameType::kRebuild) FaultPoint("rebuild.said");
+    }
   }
 }
 

@@ -6,8 +6,10 @@
 #include <utility>
 
 #include "common/base/descriptors.h"
+#include "common/base/fault_point.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/cluster/membership_history.h"
 #include "worker/link_states.h"
 
 namespace bdn {
@@ -147,6 +149,14 @@ absl::Status Worker::Start(Registry* telemetry) {
     MutexLock lock(tensors_.mutex());
     tensors_.participation().rank = joined_.rank;
   }
+  BDN_ASSIGN_OR_RETURN(history_, HistoryFile::Open(options_.history_file,
+                                                   absl::StrFormat("worker-%d", joined_.rank)));
+  if (history_ != nullptr) {
+    history_->Write("begin",
+                    HistoryText("role", "worker") + HistoryText("job", joined_.config.job_id) +
+                        absl::StrFormat(",\"rank\":%d,\"node\":%d", joined_.rank, joined_.node));
+    WriteEpoch(*joined_.membership, history_.get());
+  }
   // The order of these follows their use: each part borrows those before it.
   executor_ = MakePoolExecutor(options_.num_threads);
   requests_ = std::make_unique<RequestRunner>(
@@ -157,7 +167,7 @@ absl::Status Worker::Start(Registry* telemetry) {
                             .token = joined_.data_secret,
                             .probe_interval = options_.probe_interval,
                             .timeout = options_.wait_timeout},
-      transport_.get(), clock_, stages_.get());
+      transport_.get(), clock_, stages_.get(), history_.get());
   exchanges_ = std::make_unique<Exchanges>(
       ExchangePipeline::Options{.context = {.run_seed = joined_.config.run_seed,
                                             .rank = joined_.rank,
@@ -183,6 +193,7 @@ absl::Status Worker::Start(Registry* telemetry) {
       [this](ConnectionId from, Frame frame) { requests_->OnFrame(from, std::move(frame)); });
   // Before Watch, whose first event may be the same membership again; it is then ignored.
   BDN_RETURN_IF_ERROR(requests_->SetMembership(joined_.membership));
+  FaultPoint("admit.some");
   control_->Watch({
       .on_membership = [this](auto membership) { OnMembership(std::move(membership)); },
       .on_failure = [this](const absl::Status& status) { exchanges_->Fail(status); },
@@ -245,6 +256,7 @@ Worker::~Worker() {
 }
 
 void Worker::OnMembership(std::shared_ptr<const Membership> membership) {
+  WriteEpoch(*membership, history_.get());
   const std::vector<Rank> present = ProcessesBut(membership->vacant);
   // A roster of nobody has no first rank.
   const Presence now = {static_cast<int>(present.size()),
@@ -253,6 +265,7 @@ void Worker::OnMembership(std::shared_ptr<const Membership> membership) {
   if (now.size < before.size) {
     LogWarning("the job goes on with %d of %d workers", now.size, num_processes_);
   }
+  if (membership->epoch > 1) FaultPoint("epoch.some");
   // Before the requests are sent anew for the next epoch, whose results must come later.
   if (now != before && options_.presence_changed) options_.presence_changed(now);
   const absl::Status status = requests_->SetMembership(std::move(membership));
@@ -304,8 +317,10 @@ absl::Status Worker::Leave(absl::Duration timeout) {
   const absl::Time deadline = clock_->Now() + timeout;
   // Servers first: other workers would fail rounds that wait for a push of a worker that has left.
   BDN_RETURN_IF_ERROR(exchanges_->PrepareToLeave(deadline));
+  FaultPoint("leave.some");
   BDN_RETURN_IF_ERROR(
       control_->Leave(absl::OkStatus(), std::max(absl::ZeroDuration(), deadline - clock_->Now())));
+  if (history_ != nullptr) history_->Write("left", "");
   // Requests without an answer get none now: all workers have left.
   exchanges_->SetLeft(Aborted("all workers have left the job"));
   return absl::OkStatus();

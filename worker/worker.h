@@ -12,6 +12,7 @@
 #include "common/base/clock.h"
 #include "common/base/executor.h"
 #include "common/cluster/control_plane.h"
+#include "common/telemetry/history_file.h"
 #include "common/telemetry/registry.h"
 #include "common/telemetry/stage_times.h"
 #include "common/transport/transport.h"
@@ -48,6 +49,7 @@ class Worker final : public Client {
     // Borrowed; null: no stage times are counted.
     const StageClock* stage_clock = MachineStageClock(false);
     QualityOptions quality;
+    std::string history_file;  // as HistoryFile::Open
   };
 
   // Joins a job and waits until all nodes have joined and all servers have answered. `clock` and
@@ -132,6 +134,7 @@ class Worker final : public Client {
   const std::unique_ptr<ControlPlane> control_;
   const std::unique_ptr<Transport> transport_;
   const std::unique_ptr<StageTimes> stages_;  // null: no stage times are counted
+  std::unique_ptr<HistoryFile> history_;      // null: none is written; made in Start
   QualityWatch quality_;
   BufferPool pool_;
   JoinResult joined_;       // const after Start

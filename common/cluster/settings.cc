@@ -71,6 +71,10 @@ constexpr Setting kProbeInterval = {"probe-interval", "1s",
                                     "how often to ask after a reply that does not come"};
 constexpr Setting kMetricsFile = {"metrics-file", "",
                                   "write what was counted to this file at the end, as JSON"};
+constexpr Setting kHistoryFile = {
+    "history-file", "",
+    "write what this process sees of its job, as JSON, to this path with its role, rank and pid "
+    "behind it, for scripts/check_history; empty for none"};
 constexpr Setting kExitWhenDone = {
     "exit-when-done", "true",
     "end when the job has ended, done or failed; else serve the next one"};
@@ -119,6 +123,7 @@ constexpr Setting kSchedulerSettings[] = {
     {"replay-steps", "32",
      "the keys of a lost server are rebuilt on another from at most so many steps, which workers "
      "keep; 0: with a server the job ends"},
+    kHistoryFile,
     {"max-job-bytes", "256GiB", "what all tensors of the job may have together, as float32"},
     {"max-tensors", "1048576", "how many tensors the job may declare, broadcasts included"},
     {"max-name-bytes", "255", "longest name, codec spec, rule or address, 64 to 4096"},
@@ -172,6 +177,7 @@ constexpr Setting kServerSettings[] = {
     kQualityEvery,
     kQualityGuard,
     kMetricsFile,
+    kHistoryFile,
     kExitWhenDone,
     kDrainTimeout,
     kJobId,
@@ -213,6 +219,7 @@ constexpr Setting kHostSettings[] = {
     kHealthListen,
     kMetricsListen,
     kMetricsFile,
+    kHistoryFile,
     kExitWhenDone,
     kDrainTimeout,
     kJobId,
@@ -264,6 +271,7 @@ constexpr Setting kWorkerSettings[] = {
     kStageTimes,
     kQualityEvery,
     kQualityGuard,
+    kHistoryFile,
     {"library", "", "libbandoneon.so that the Python package loads instead of its own"},
     kJobId,
     kToken,

@@ -74,6 +74,8 @@ def init(
             facts = dict(given, **named, scheduler=address, rank=_rank(rank, given.pop("rank", None)))
         options = _native.options(facts)
         lib = _native.library()
+        # Before the join, as a process that was held up then may be out before it is in.
+        endings.ask_for_a_restart_after(errors.Evicted)
         try:
             worker = Worker(lambda out: lib.bdn_create(options, out))
         except errors.BandoneonError as error:
@@ -86,7 +88,6 @@ def init(
         if attach:
             _check_rank(worker)
         endings.watch_exits()
-        endings.ask_for_a_restart_after(errors.Evicted)
         endings.watch_threads(_at_end_of_thread)
         endings.finish_with_child(_at_end_of_child)
         _worker = worker

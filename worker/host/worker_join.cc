@@ -22,6 +22,7 @@ absl::StatusOr<Worker::Options> ReadWorkerOptions(const Config& config) {
   BDN_ASSIGN_OR_RETURN(options.probe_interval, config.Duration("probe-interval"));
   BDN_ASSIGN_OR_RETURN(options.stage_clock, ParseStageTimes(config.Text("stage-times")));
   BDN_ASSIGN_OR_RETURN(options.quality, ReadQualityOptions(config));
+  options.history_file = config.Text("history-file");
   if (options.probe_interval < absl::Milliseconds(1)) {
     return InvalidArgument("setting probe-interval is %s: expected 1ms or more",
                            config.Text("probe-interval"));

@@ -4,6 +4,7 @@
 #include <functional>
 #include <utility>
 
+#include "common/base/fault_point.h"
 #include "common/base/float_guard.h"
 
 namespace bdn {
@@ -68,6 +69,7 @@ void ExchangePipeline::Encode(KeyExchange* exchange, std::function<void()> sent,
   context.with_checksum = requests_->needs_checksums();
   absl::StatusOr<RequestTable::Request> push = exchange->Encode(context);
   laps.End(Stage::kEncode, 1, bytes);
+  FaultPoint("encode.done");
   if (push.ok()) return Send(exchange, *std::move(push), std::move(sent));
   // Nothing will be sent, so the budget is given back here.
   sent();

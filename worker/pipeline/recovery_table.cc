@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/fault_point.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/wire/headers.h"
@@ -337,6 +338,7 @@ void RecoveryTable::Save(Log* log, absl::Time now, Actions* out) {
 
 void RecoveryTable::TakeSnapshot(Log* log, const Frame& value) {
   ++stats_.snapshots;
+  FaultPoint("snapshot.half");
   Frame own = value;
   Own(&own);
   const Step step = value.header.base_step;
@@ -458,6 +460,7 @@ void RecoveryTable::Report(Log* log, Stage stage, absl::Time now, Actions* out) 
   header.key = log->facts.key;
   header.num_elements = log->facts.elements;
   header.request = ++last_request_;
+  FaultPoint("report.some");
   SubmitOwn(log, MakeFrame(header, EncodeReport(report)), now, out);
 }
 
@@ -539,6 +542,7 @@ void RecoveryTable::OnOwnAnswer(Log* log, const RequestTable::Outcome& outcome, 
 void RecoveryTable::OnOrder(Log* log, const Frame& frame, absl::Time now, Actions* out) {
   const absl::StatusOr<RebuildOrder> order = DecodeOrder(frame.payload.span());
   if (!order.ok()) return Diverged(log, std::string(order.status().message()), out);
+  FaultPoint("rebuild.said");
   switch (order->what) {
     case RebuildOrder::What::kGo:
       log->whole_since = membership_->OwnerOf(log->facts.key, log->facts.home).since;
@@ -629,6 +633,7 @@ void RecoveryTable::SendNextOfRedo(Log* log, absl::Time now, Actions* out) {
     Frame next = std::move(log->redo.front());
     log->redo.pop_front();
     if (next.header.type == FrameType::kPush) StampSaved(*log, &next.header);
+    FaultPoint("redo.half");
     return SubmitOwn(log, std::move(next), now, out);
   }
   // The caller's push of the target step has no answer: it is the last one that the server waits

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/crc32c.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/base/thread.h"
@@ -31,12 +32,13 @@ absl::Status Unreachable(const NodeInfo& server, size_t others) {
 }  // namespace
 
 RequestRunner::RequestRunner(const RequestTable::Options& options, Transport* transport,
-                             const Clock* clock, StageTimes* stages)
+                             const Clock* clock, StageTimes* stages, HistoryFile* history)
     : transport_(transport),
       secret_(options.token),
       timeout_(options.timeout),
       clock_(clock),
       stages_(stages),
+      history_(history),
       table_(options),
       timer_(StartThread("bdn-requests", [this] { Run(); })) {}
 
@@ -114,10 +116,12 @@ absl::Status RequestRunner::Submit(RequestTable::Request request, Callbacks call
     MutexLock lock(&mu_);
     const Key key = request.frame.header.key;
     const uint64_t payload_bytes = request.frame.payload.size();
+    const bool is_push = request.frame.header.type == FrameType::kPush;
+    if (is_push) NotePush(request.frame);
     BDN_ASSIGN_OR_RETURN(RequestTable::Actions actions,
                          table_.Submit(std::move(request), clock_->Now()));
     const bool is_counted = callbacks.sent != nullptr;
-    open_[key] = {std::move(callbacks), payload_bytes,
+    open_[key] = {std::move(callbacks), payload_bytes, is_push,
                   is_counted ? StageSpan(stages_) : StageSpan()};
     work = Prepare(std::move(actions));
   }
@@ -191,6 +195,31 @@ void RequestRunner::OnSendDone(Key key, uint64_t request) {
   if (sent) sent();
 }
 
+void RequestRunner::NotePush(const Frame& push) {
+  if (history_ == nullptr) return;
+  const FrameHeader& header = push.header;
+  history_->Write("push", absl::StrFormat(",\"key\":\"%s\",\"step\":%d,\"crc\":%d,\"flags\":%d",
+                                          header.key.ToString(), header.step,
+                                          Crc32c(push.payload.span()), header.flags));
+}
+
+void RequestRunner::NoteEnd(const RequestTable::Answer& answer) {
+  // One that has ended unknown is asked about again.
+  if (history_ == nullptr || answer.outcome.is_unknown) return;
+  const std::string key = answer.key.ToString();
+  if (!answer.outcome.frame.ok()) {
+    return history_->Write(
+        "failed",
+        absl::StrFormat(",\"key\":\"%s\",\"step\":%d%s", key, answer.step,
+                        HistoryText("why", std::string(answer.outcome.frame.status().message()))));
+  }
+  const Frame& reply = *answer.outcome.frame;
+  history_->Write(
+      "reply", absl::StrFormat(",\"key\":\"%s\",\"step\":%d,\"epoch\":%d,\"crc\":%d,\"flags\":%d",
+                               key, answer.step, reply.header.epoch, Crc32c(reply.payload.span()),
+                               reply.header.flags));
+}
+
 std::function<void()> RequestRunner::TakeSent(Open* open) {
   if (open->callbacks.sent != nullptr) {
     open->span = open->span.End(Stage::kSend, open->payload_bytes);
@@ -202,6 +231,10 @@ void RequestRunner::Fail(const absl::Status& status) {
   Work work;
   {
     MutexLock lock(&mu_);
+    if (history_ != nullptr) {
+      history_->Write(IsEvicted(status) ? "evicted" : "ended",
+                      HistoryText("why", std::string(status.message())));
+    }
     work = Prepare(table_.Fail(status));
     heard_.SignalAll();
   }
@@ -260,6 +293,7 @@ RequestRunner::Work RequestRunner::Prepare(RequestTable::Actions actions) {
     // Withdrawn: its caller has gone.
     if (ended.empty()) continue;
     Open& open = ended.mapped();
+    if (open.is_push) NoteEnd(answer);
     // An answer may overtake the transport's notice that the frame is out; the budget is given back
     // in any case, and before `answered`.
     open.callbacks.sent = TakeSent(&open);

@@ -10,6 +10,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
+#include "common/telemetry/history_file.h"
 #include "common/telemetry/stage_times.h"
 #include "common/transport/transport.h"
 #include "worker/pipeline/recovery_table.h"
@@ -33,9 +34,9 @@ class RequestRunner {
   // All are borrowed. The transport must be started with OnFrame. It must be closed and joined
   // after the last call that may send, and before the runner is destroyed. Unless null, `stages`
   // counts how long requests with a `sent` callback take until that, and from then until their
-  // answer.
+  // answer; `history` gets the pushes and their results.
   RequestRunner(const RequestTable::Options& options, Transport* transport, const Clock* clock,
-                StageTimes* stages = nullptr);
+                StageTimes* stages = nullptr, HistoryFile* history = nullptr);
   ~RequestRunner();
   RequestRunner(const RequestRunner&) = delete;
   RequestRunner& operator=(const RequestRunner&) = delete;
@@ -76,6 +77,7 @@ class RequestRunner {
   struct Open {
     Callbacks callbacks;
     uint64_t payload_bytes = 0;
+    bool is_push = false;
     StageSpan span;  // of the stage that the request is in
   };
   // The actions that the table asked for, with the callbacks concerned; carried out after the lock
@@ -97,6 +99,9 @@ class RequestRunner {
 
   Work Prepare(RequestTable::Actions actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Perform(Work work);
+  // Write to the history, if there is one.
+  void NotePush(const Frame& push) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void NoteEnd(const RequestTable::Answer& answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Returns the `sent` callback of a request that was just sent, or null if it was called before.
   std::function<void()> TakeSent(Open* open) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Connects to a silent server anew. Frames of the old connection are dropped from then on.
@@ -110,6 +115,7 @@ class RequestRunner {
   const absl::Duration timeout_;
   const Clock* const clock_;
   StageTimes* const stages_;
+  HistoryFile* const history_;
 
   mutable Mutex mu_;
   CondVar wake_;

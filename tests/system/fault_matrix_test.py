@@ -1,0 +1,295 @@
+"""Every point at which a process can fail (common/base/fault_point.h), with SIGKILL, a stop past its lease or its connections cut, in
+every role, over every transport and with every kind of state. Servers and schedulers alone: the weights are those of an undisturbed
+run. With a worker: the workers that are left agree in every step.
+
+Of all combinations `pytest -m long` tries each; without it a choice, in which each pair of values comes once. A job has several faults,
+one after the other. The target `faulty` has the executables.
+"""
+
+import collections
+import concurrent.futures
+import dataclasses
+import itertools
+import os
+import pathlib
+import random
+import re
+import subprocess
+import threading
+
+import pytest
+from faulty_job import FAULTY, POINTS, PROGRAM, ROOT, STOPPED_FOR, Fault, Finding, Job, Plan, options_of, undisturbed
+from process_helpers import BIN
+
+AT_ONCE = 6  # jobs
+ACTIONS = ["kill", "stop", "cut"]
+# The processes that are lost at once: the first at the point, the others beside it.
+ROLES = {
+    "server": ("server", ()),  # of two
+    "both servers": ("server", (("server", None),)),
+    "only server": ("server", ()),
+    "scheduler": ("scheduler", ()),
+    "scheduler and server": ("server", (("scheduler", None),)),
+    "worker": ("worker", ()),  # of three
+    "worker and server": ("server", (("worker", 1),)),
+    "daemon": ("daemon", ()),  # of a host
+}
+TWO_SERVERS = ["server", "both servers", "scheduler", "scheduler and server"]
+OF_SERVER = ["push.held", "round.closed", "reply.some", "snapshot.half", "report.some", "rebuild.said", "init.half", "redo.half",
+             "epoch.some", "admit.some", "leave.some"]
+OF_SCHEDULER = ["journal.written", "epoch.some", "admit.some", "leave.some"]
+OF_WORKER = ["encode.done", "snapshot.half", "admit.some", "leave.some"]
+# A worker in whose rebuild of keys another loss falls: it is a loss beside that of the server.
+OF_WORKER_AND_SERVER = ["report.some", "rebuild.said", "redo.half", "epoch.some"]
+# Whether keys whose server is lost together with a worker are estimated. Until then such a job may end, and these cells are left out.
+ESTIMATES = True
+# What is known not to hold, and is left out until it does: role, action, points and why.
+KNOWN = [
+    ("daemon", "stop", POINTS, "the processes of a host's daemon that is stopped past its lease end before it does, and so the job"),
+    ("worker", "stop", ["leave.some"], "a worker that goes on when the job is done without it waits for its scheduler for scheduler-timeout"),
+]
+# Points that a lost server leads to. Without one, a job that has declared its tensors writes nothing into its journal.
+NEED_LOSS = {"report.some", "rebuild.said", "redo.half", "epoch.some", "init.half", "journal.written"}
+ONEBIT = ["codecs", "ef(onebit)", "ef(onebit)"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A transport and a kind of training."""
+    transport: str
+    program: tuple
+    keeps_state: bool = True  # at servers, between rounds
+    has_hosts: bool = False
+    options: tuple = ()
+    workers: int = 2
+
+
+ROWS = {
+    "shm-none": Row("shm", ("codecs",), keeps_state=False),
+    "shm-onebit": Row("shm", tuple(ONEBIT)),
+    "tcp-fp16": Row("tcp", ("codecs", "fp16", "fp16"), keeps_state=False),
+    "tcp-topk": Row("tcp", ("codecs", "none for 20; ef(topk(ratio=0.01))", "ef(onebit)")),
+    "tcp-overlap": Row("tcp", ("overlap",), keeps_state=False),
+    "tls-onebit": Row("tls", tuple(ONEBIT)),
+    "tls-adamw": Row("tls", ("adamw",)),
+    "rdma-none": Row("tcp;ofi_rxm", ("codecs",), keeps_state=False),
+    "rdma-onebit": Row("tcp;ofi_rxm", tuple(ONEBIT)),
+    "hosts-onebit": Row("shm", tuple(ONEBIT), has_hosts=True, workers=4),
+    "local-steps": Row("shm", ("local-steps", "--steps", "480")),
+    "sign-momentum": Row("tcp", ("sign-momentum", "--steps", "240")),
+    "groups": Row("shm", ("groups", "ef(onebit)", "ef(onebit)")),
+    "guard": Row("tcp", ("guard", "ef(topk(ratio=0.01))", "ef(topk(ratio=0.01))"),
+                 options=("--set", "quality-guard=fall-back", "--set", "quality-every=2")),
+    "checkpoint": Row("shm", ("checkpoint", "--steps", "120")),
+    "leaving": Row("tcp", ("leaving", "ef(onebit)", "ef(onebit)")),
+    "declaring": Row("shm", ("declaring", "ef(onebit)", "ef(onebit)")),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    row: str
+    role: str
+    point: str
+    action: str
+
+    def pairs(self):
+        return set(itertools.combinations(((f.name, getattr(self, f.name)) for f in dataclasses.fields(self)), 2))
+
+
+def points_of(role):
+    if role in ("worker", "daemon"):
+        return OF_WORKER + (OF_WORKER_AND_SERVER if ESTIMATES else [])
+    if role == "worker and server":
+        return OF_SERVER if ESTIMATES else []
+    return OF_SCHEDULER if role == "scheduler" else OF_SERVER
+
+
+def is_possible(cell):
+    row = ROWS[cell.row]
+    if any(cell.role == role and cell.action == action and cell.point in points for role, action, points, _ in KNOWN):
+        return False
+    if cell.point not in points_of(cell.role) or row.has_hosts != (cell.role == "daemon" or (row.has_hosts and cell.role != "worker")):
+        return False
+    # What leaves no state behind is neither saved nor set, and mostly nothing of it is made again.
+    return row.keeps_state or cell.point not in ("snapshot.half", "init.half", "redo.half")
+
+
+CELLS = [cell for cell in (Cell(*values) for values in itertools.product(ROWS, ROLES, POINTS, ACTIONS)) if is_possible(cell)]
+
+
+def chosen():
+    """Cells in which each pair of values that some cell has comes at least once. The same each time."""
+    draw = random.Random(1)
+    left = set().union(*(cell.pairs() for cell in CELLS))
+    cells = []
+    while left:
+        sample = draw.sample(CELLS, min(len(CELLS), 400))
+        best = max(sample, key=lambda cell: len(cell.pairs() & left))
+        if not best.pairs() & left:
+            best = next(cell for cell in CELLS if cell.pairs() & left)
+        cells.append(best)
+        left -= best.pairs()
+    return cells
+
+
+def order_of(cell):
+    """Faults of one job come in this order: those that the beginning and the end of a job alone have, at their places."""
+    return {"admit.some": 0, "leave.some": 2}.get(cell.point, 1)
+
+
+def jobs_of(cells, most=9):
+    """Groups of cells that one job can have. Workers cannot come back, so each has at most one loss of them."""
+    jobs = []
+    groups = {}
+    for cell in cells:
+        size = "two" if cell.role in TWO_SERVERS else cell.role
+        groups.setdefault((cell.row, size), []).append(cell)
+    for (_, size), group in groups.items():
+        if size not in ("two", "only server"):
+            jobs += [[cell] for cell in group]
+            continue
+        while group:
+            # One of a kind can come at the beginning, and at the end, of a job.
+            job = []
+            for cell in list(group):
+                is_single = order_of(cell) != 1 and any(order_of(other) == order_of(cell) for other in job)
+                if len(job) < most and not is_single:
+                    job.append(cell)
+                    group.remove(cell)
+            jobs.append(sorted(job, key=order_of))
+    return jobs
+
+
+def faults_of(cells):
+    faults = []
+    rounds = 160 if cells[0].row == "groups" else 60  # in which a snapshot of some key is taken
+    for cell in cells:
+        role, beside = ROLES[cell.role]
+        before = faults[-1] if faults else None
+        if cell.point == "init.half":
+            # A snapshot is set only where one was taken before.
+            faults.append(Fault("server", "round.closed", "kill", at=rounds))
+        elif cell.point == "redo.half":
+            # The result that one worker has and the other asks for is made again.
+            faults.append(Fault("server", "reply.some", "kill", at=3 if faults else 12))
+        elif cell.point in NEED_LOSS and not (before and before.role == "server" and before.action == "kill"):
+            faults.append(Fault("server", "round.closed", "kill", at=3 if faults else 12))
+        middle = order_of(cell) == 1 and cell.point not in NEED_LOSS and cell.point != "snapshot.half"
+        # A snapshot of a key is one worker's.
+        rank = 1 if role in ("worker", "daemon") and cell.point != "snapshot.half" else None
+        faults.append(Fault(role, cell.point, cell.action, at=3 if middle else 1, rank=rank, beside=beside))
+    return faults
+
+
+def plan_of(cells, folder):
+    row = ROWS[cells[0].row]
+    role = cells[0].role
+    loses_worker = role in ("worker", "worker and server", "daemon")
+    options = [*options_of(row.transport, folder), "--set", "replay-steps=8", *row.options]
+    if loses_worker:
+        options += ["--set", "min-workers=1"]
+    # One that is stopped is to come back while the others still train.
+    pace = ["--pace", "0.03"] if loses_worker and cells[0].action == "stop" else []
+    return Plan([PROGRAM, *row.program, *pace], options, workers=3 if loses_worker and not row.has_hosts else row.workers,
+                servers=1 if role == "only server" else 2, hosts=2 if row.has_hosts else 0, faults=faults_of(cells))
+
+
+LOSES_WORKER = ("worker", "worker and server", "daemon")
+
+
+class Runs:
+    """Jobs, some at once, as most of their time is waiting for leases."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.expected = {}
+        self.locks = collections.defaultdict(threading.Lock)
+
+    def weights_of(self, row, plan):
+        """Those of an undisturbed run: by one thread, while others wait for it."""
+        with self.locks[row]:
+            if row not in self.expected:
+                self.expected[row] = undisturbed(plan, self.folder / f"undisturbed-{row}")
+            return self.expected[row]
+
+    def run(self, numbered):
+        """The row, and what was found of the job; empty: nothing."""
+        index, cells = numbered
+        row = cells[0].row
+        folder = self.folder / f"{row}-{index}"
+        try:
+            plan = plan_of(cells, folder / "certificates")
+            expected = None if cells[0].role in LOSES_WORKER else self.weights_of(row, plan)
+            job = Job(plan, folder / "job")
+            job.run()
+            job.check(expected)
+            return row, ""
+        except (Finding, subprocess.SubprocessError, OSError) as error:
+            return row, "\n".join(map(str, [*cells, error]))
+
+    def found(self, jobs):
+        """{row: what was found}"""
+        found = collections.defaultdict(list)
+        with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+            for row, text in pool.map(self.run, enumerate(jobs)):
+                if text:
+                    found[row].append(text)
+        return found
+
+
+@pytest.fixture(scope="module")
+def found(request, tmp_path_factory):
+    """What was found of the chosen jobs, by row: of all rows that are to be tested, at once."""
+    rows = {item.callspec.params["row"] for item in request.session.items
+            if getattr(item, "originalname", "") == "test_each_pair_of_values"}
+    return Runs(tmp_path_factory.mktemp("matrix")).found([job for job in jobs_of(chosen()) if job[0].row in rows])
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_each_pair_of_values(found, row):
+    assert not found[row], "\n\n".join(found[row])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("row", ROWS)
+def test_all_cells(tmp_path, row):
+    found = Runs(tmp_path).found([job for job in jobs_of(CELLS) if job[0].row == row])
+    assert not found[row], "\n\n".join(found[row])
+
+
+def test_the_choice_has_each_pair_of_values_and_each_point_and_role():
+    cells = chosen()
+    assert set().union(*(cell.pairs() for cell in cells)) == set().union(*(cell.pairs() for cell in CELLS))
+    assert {cell.point for cell in cells} == set(POINTS)
+    assert {cell.role for cell in cells} == set(ROLES) - (set() if ESTIMATES else {"worker and server"})
+    assert sorted(cell for job in jobs_of(cells) for cell in map(dataclasses.astuple, job)) == sorted(map(dataclasses.astuple, cells))
+
+
+def test_the_list_of_points_is_that_of_the_sources():
+    named = set()
+    for directory in ("common", "server", "scheduler", "worker"):
+        for path in (ROOT / directory).rglob("*.cc"):
+            for arguments in re.findall(r"FaultPoint\(([^;]*)\);", path.read_text()):
+                named.update(re.findall(r'"([a-z.]+)"', arguments))
+    assert named == set(POINTS)
+
+
+@pytest.mark.parametrize("name", ["bin/bandoneon", "bin/bandoneon-scheduler", "bin/bandoneon-server", "bin/bandoneon-worker",
+                                  "lib/libbandoneon.so"])
+def test_nothing_that_is_shipped_has_faults(name):
+    release = (BIN.parent / name).read_bytes()
+    assert b"BANDONEON_FAULT" not in release
+    if name != "bin/bandoneon":
+        assert b"BANDONEON_FAULT" in (FAULTY / name).read_bytes(), "the text by which this test tells them apart"
+
+
+def test_a_wrong_fault_is_named():
+    for text, named in (("point=reply.none", "reply.none"), ("point=reply.some,do=nap", "nap"), ("point=reply.some,at=x", "at=x"),
+                        ("place=reply.some", "place")):
+        done = subprocess.run([FAULTY / "bin" / "bandoneon-server", "--version"], env=os.environ | {"BANDONEON_FAULT": text},
+                              capture_output=True, text=True, check=False)
+        assert done.returncode == 64 and named in done.stderr, done.stderr
+
+
+assert STOPPED_FOR > 2 and pathlib.Path(PROGRAM).exists()
