@@ -281,6 +281,8 @@ struct World {
     if (worker->is_lost || worker->is_waiting || worker->next == worker->script.size()) {
       return false;
     }
+    // Decoding takes its time.
+    if (worker->undecoded.has_value() && Chance(0.8)) return true;
     if (worker->undecoded.has_value()) Decode(worker);
     const Op& op = worker->script[worker->next];
     if (op.kind == Op::kMeet) {
@@ -443,7 +445,7 @@ struct World {
       }
     }
     for (const auto& worker : workers_) {
-      if (!worker->undecoded.has_value() || !Chance(0.2)) continue;
+      if (!worker->undecoded.has_value() || !Chance(0.02)) continue;
       moves.push_back([this, each = worker.get()] { Decode(each); });
     }
     for (auto& [id, node] : servers_) {
