@@ -30,10 +30,6 @@
 namespace bdn {
 namespace {
 
-// The exit code of a server that the job has gone on without, because it was stopped or cut off for
-// longer than its lease: EX_TEMPFAIL of sysexits.h, as of a worker's program. Another may join.
-constexpr int kStartMeAgain = 75;
-
 constexpr char kUsage[] =
     "bandoneon-server: sums what the workers push of its share of the model, and answers.\n"
     "\n"

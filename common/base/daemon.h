@@ -17,6 +17,11 @@
 
 namespace bdn {
 
+// The exit code of a daemon, or a worker's program, that the job has gone on without, because it
+// was stopped or cut off for longer than its lease: EX_TEMPFAIL of sysexits.h. It may be started
+// again.
+inline constexpr int kStartMeAgain = 75;
+
 // The description of one daemon, from which RunDaemon makes a program.
 struct Daemon {
   const char* name;     // "bandoneon-server"

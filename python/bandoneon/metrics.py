@@ -85,6 +85,8 @@ _COUNTERS = {
     "probes_sent": "So many probes were sent because an answer was late.",
     "resends": "So many requests were sent again because a server had lost them.",
     "reconnects": "So many connections were made anew because a server was silent.",
+    "keys_recovered": "So many keys of lost servers are whole again on others.",
+    "pushes_repeated": "So many answered pushes were sent again, because their server was lost.",
     "device_encoded_pushes": "So many pushes were encoded on their device.",
     "device_host_encoded_pushes": "So many pushes of devices' tensors were encoded by the host's processors.",
     "device_unpinned_pushes": "So many pushes were copied through slower memory because pinned memory was lacking.",
@@ -94,6 +96,9 @@ _GAUGES = {
     "size": "The job has so many workers.",
     "step": "This step is the highest that has ended here.",
     "tensors": "So many tensors are declared and not retired, broadcasts included.",
+    "log_bytes": "So many bytes of answered pushes and of last replies are kept for a server that may be lost.",
+    "snapshot_bytes": "So many bytes of snapshots of servers' keys are kept for a server that may be lost.",
+    "scheduler_silence_seconds": "The scheduler has answered last so many seconds ago; it is asked at every heartbeat.",
     "device_pinned_bytes": "So many bytes of pinned memory are held for copies from and to devices.",
     "device_memory_bytes": "Exchanges have taken so many bytes of devices' own memory.",
 }

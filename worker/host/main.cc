@@ -162,6 +162,7 @@ absl::StatusOr<int> Serve(const Config& config) {
         ServeJob(config, options, &main, &listener, &clock, health.get(), &telemetry);
     if (main.signal() != nullptr || options.exit_when_done || !MayServeNext(served)) {
       if (!served.result.ok()) HostServer::Refuse(&listener, served.result);
+      if (IsEvicted(served.result)) return kStartMeAgain;
       return served.result.ok() ? 0 : served.started ? 1 : 2;
     }
     main.EndedInTime();
