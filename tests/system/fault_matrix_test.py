@@ -2,7 +2,7 @@
 every role, over every transport and with every kind of state. Servers and schedulers alone: the weights are those of an undisturbed
 run. With a worker: the workers that are left agree in every step.
 
-Of all combinations `pytest -m long` tries each pair of values, and all; without it a small choice. A job has several faults,
+A test run tries a small choice of the combinations; `pytest -m long` tries each pair of values, and all. A job has several faults,
 one after the other. The target `faulty` has the executables.
 """
 
@@ -41,7 +41,7 @@ OF_SCHEDULER = ["journal.written", "epoch.some", "admit.some", "leave.some"]
 OF_WORKER = ["encode.done", "snapshot.half", "admit.some", "leave.some"]
 # A worker in whose rebuild of keys another loss falls: it is a loss beside that of the server.
 OF_WORKER_AND_SERVER = ["report.some", "rebuild.said", "redo.half", "epoch.some"]
-# What is known not to hold, and is left out until it does: role, action, points and why.
+# Losses that a job is known not to survive, which are left out until it does: role, action, points and the reason.
 KNOWN = [
     ("daemon", "stop", POINTS, "the processes of a host's daemon that is stopped past its lease end before it does, and so the job"),
     ("worker", "stop", ["leave.some"], "a worker that goes on when the job is done without it waits for its scheduler for scheduler-timeout"),
@@ -110,7 +110,7 @@ def is_possible(cell):
         return False
     if cell.point not in points_of(cell.role) or row.has_hosts != (cell.role == "daemon" or (row.has_hosts and cell.role != "worker")):
         return False
-    # What leaves no state behind is neither saved nor set, and mostly nothing of it is made again.
+    # A key without state is neither saved nor set, and mostly nothing of it is made again.
     return row.keeps_state or cell.point not in ("snapshot.half", "init.half", "redo.half")
 
 

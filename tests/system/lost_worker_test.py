@@ -134,7 +134,7 @@ def test_with_codecs_the_others_have_the_same_bytes(start, codec):
 @pytest.mark.parametrize("codec", ["none", "ef(onebit)"])
 @pytest.mark.parametrize("settings", [{}, NETWORK, FABRIC], ids=["shm", "network", "fabric"])
 def test_the_others_go_on_without_a_worker_and_a_server_at_once(start, settings, codec):
-    # Of the three tensors, one worker holds the snapshots of each; the server has keys of all three workers.
+    # The lost worker holds the snapshots of some of the server's keys, and other workers those of the rest.
     job = start(settings | {"TEST_CODEC": codec}, "--min-workers=1")
     job[1].child.kill()
     job.processes["server 0"].child.kill()
