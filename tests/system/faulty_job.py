@@ -283,7 +283,8 @@ TRANSPORTS = {
     "shm": [],
     "tcp": ["--transport", "network"],
     "tls": None,  # by certificates()
-    "tcp;ofi_rxm": ["--transport", "rdma", "--provider", "tcp;ofi_rxm", "--set", "fabric-interface=127.0.0.1"],
+    "tcp;ofi_rxm": ["--transport", "rdma", "--provider", "tcp;ofi_rxm", "--set", "fabric-interface=127.0.0.1",
+                    "--set", "fabric-window=8MiB"],
 }
 
 

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -15,6 +16,22 @@ namespace {
 constexpr int MADV_POPULATE_WRITE = 23;
 #endif
 constexpr size_t kPage = 4096;
+// The bytes whose pages are made by one call, a multiple of a page's size. The system holds this
+// process's address space through such a call, so that every thread that allocates waits for it,
+// and among them the one that sends heartbeats. 4 MiB take a millisecond.
+constexpr size_t kStep = size_t{4} << 20;
+
+// Makes the pages of these bytes. Returns false where the system lacks memory for them.
+bool MakePages(MutableByteSpan bytes) {
+  for (size_t at = 0; at < bytes.size(); at += kStep) {
+    const MutableByteSpan step = bytes.subspan(at, std::min(kStep, bytes.size() - at));
+    if (madvise(step.data(), step.size(), MADV_POPULATE_WRITE) == 0) continue;
+    if (errno == ENOMEM) return false;
+    // Kernels before 5.14 do not know that advice: each page is touched instead.
+    for (size_t page = 0; page < step.size(); page += kPage) step[page] = std::byte{0};
+  }
+  return true;
+}
 
 }  // namespace
 
@@ -43,12 +60,9 @@ absl::StatusOr<std::unique_ptr<FabricMemory>> FabricMemory::Make(
       new FabricMemory({static_cast<std::byte*>(block), bytes}, std::move(retired)));
   // All pages are made now, so that a lack of memory is an error here and not the end of the
   // process at the first write, which may be a peer's.
-  if (madvise(block, bytes, MADV_POPULATE_WRITE) == 0) return memory;
-  if (errno == ENOMEM) {
+  if (!MakePages(memory->span())) {
     return ResourceExhausted("memory for a fabric: %d bytes are not there", bytes);
   }
-  // Kernels before 5.14 do not know that advice: each page is touched instead.
-  for (size_t at = 0; at < bytes; at += kPage) memory->data()[at] = std::byte{0};
   return memory;
 }
 
