@@ -22,6 +22,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 
@@ -34,6 +35,9 @@ constexpr std::chrono::seconds kSchedulerStart{30};
 constexpr int kSshFailed = 255;
 // The scheduler's line once the job has begun.
 constexpr char kBegunLine[] = "all nodes have joined";
+// The scheduler's line at the end of a job that has gone on without some workers, up to their
+// names.
+constexpr char kDoneWithoutLine[] = "the job is done, without ";
 // The scheduler's line when a signal ends it, with 0, and its journal keeps the job.
 constexpr char kLeftLine[] = "the job goes on: its nodes wait up to";
 // The exit code of a program that the job has gone on without, and that may be started anew.
@@ -201,6 +205,7 @@ void LocalJob::HandleText(size_t process, ProcessGroup::Stream stream, std::stri
   if (process == kScheduler) {
     has_begun_ |= text.find(kBegunLine) != std::string_view::npos;
     has_left_job_ |= text.find(kLeftLine) != std::string_view::npos;
+    NoteOutlived(text);
   }
   if (worker_line_ && is_worker(process) && stream == ProcessGroup::Stream::kOut) {
     return worker_line_(static_cast<int>(process - worker(0)), text);
@@ -215,6 +220,34 @@ void LocalJob::HandleText(size_t process, ProcessGroup::Stream stream, std::stri
   for (const std::string& line : echoes_.Pass(process, text)) {
     Print(stream, group_.name(process), line);
   }
+}
+
+void LocalJob::NoteOutlived(std::string_view text) {
+  const size_t at = text.find(kDoneWithoutLine);
+  if (at == std::string_view::npos) return;
+  text.remove_prefix(at + strlen(kDoneWithoutLine));
+  text = text.substr(0, text.find('"'));  // the end of a message in JSON
+  const std::vector<std::string> names = absl::StrSplit(std::string(text), ", ");
+  for (const std::string& name : names) {
+    for (size_t i = worker(0); i < group_.size(); ++i) {
+      if (group_.alive(i) && IsNode(i, name)) outlived_.push_back(i);
+    }
+  }
+  if (!outlived_.empty()) outlived_until_ = Clock::now() + options_.linger;
+}
+
+void LocalJob::EndOutlived() {
+  const bool is_first = !std::exchange(outlived_were_told_, true);
+  for (const size_t process : outlived_) {
+    if (!group_.alive(process)) continue;
+    if (is_first) {
+      Say(absl::StrFormat("the job is done without %s (pid %d), which is told to end",
+                          group_.name(process), group_.pid(process)));
+    }
+    Signal(process, is_first ? SIGTERM : SIGKILL);
+  }
+  outlived_until_.reset();
+  if (is_first) outlived_until_ = Clock::now() + options_.grace;
 }
 
 void LocalJob::Print(ProcessGroup::Stream stream, std::string_view tag, std::string_view text,
@@ -453,16 +486,19 @@ void LocalJob::Enter(Phase phase, std::chrono::milliseconds limit) {
   deadline_ = Clock::now() + limit;
 }
 
+void LocalJob::Signal(size_t process, int signal) {
+  if (is_remote(process)) {
+    // A signal to ssh itself would end the connection; the script there takes names of signals from
+    // its input.
+    group_.Write(process, absl::StrFormat("%s\n", sigabbrev_np(signal)));
+  } else {
+    group_.Signal(process, signal);
+  }
+}
+
 void LocalJob::SignalAll(bool workers, int signal) {
   for (size_t i = 0; i < group_.size(); ++i) {
-    if (is_worker(i) != workers) continue;
-    if (is_remote(i)) {
-      // A signal to ssh itself would end the connection; the script there takes names of signals
-      // from its input.
-      group_.Write(i, absl::StrFormat("%s\n", sigabbrev_np(signal)));
-    } else {
-      group_.Signal(i, signal);
-    }
+    if (is_worker(i) == workers) Signal(i, signal);
   }
 }
 
@@ -529,24 +565,28 @@ bool LocalJob::GoesOnWithout(const Failure& ended) {
   for (const Failure& lost : lost_) {
     if (MemberOf(lost.process) == member) return true;
   }
-  const bool is_node = options_.hosts == 0 || !is_worker(ended.process);
-  const bool is_lost = ended.code > 128 || ended.code == kEvictedCode;
+  // A process of a host whose daemon is out ends as the daemon does, and maybe before it.
+  const bool is_out = ended.code == kEvictedCode;
+  const bool is_node = options_.hosts == 0 || !is_worker(ended.process) || is_out;
+  const bool is_lost = ended.code > 128 || is_out;
   const size_t all = static_cast<size_t>(options_.hosts > 0 ? options_.hosts : options_.workers);
   const size_t left = all - lost_.size() - 1;
   if (!is_node || !is_lost || left < static_cast<size_t>(options_.min_workers)) return false;
   lost_.push_back(ended);
+  if (std::ranges::count(outlived_, ended.process) > 0) return true;  // the job has ended
   Say(absl::StrFormat("%s; the job goes on with %d of %d", DescribeEnd(ended), left, all));
   return true;
 }
 
 bool LocalJob::IsLostServer(const Failure& ended) const {
   if (!is_server(ended.process) || !options_.may_lose_servers) return false;
-  if (phase_ != Phase::kRunning || !MayHaveBegun()) return false;
+  if (phase_ != Phase::kRunning) return false;
   return ended.code > 128 || ended.code == kEvictedCode;
 }
 
 bool LocalJob::GoesOnWithoutServer(const Failure& ended) {
-  if (!IsLostServer(ended)) return false;
+  // A job begins when all have joined, so one that has not begun needs all of them.
+  if (!IsLostServer(ended) || !MayHaveBegun()) return false;
   int left = 0;
   for (size_t i = kScheduler + 1; i < host(0); ++i) left += group_.alive(i) ? 1 : 0;
   if (left == 0) return false;
@@ -713,6 +753,7 @@ bool LocalJob::HandleTimeout() {
     timer_.reset();
     std::exchange(timer_task_, nullptr)();  // the task may set the next timer
   }
+  if (outlived_until_ && *outlived_until_ <= now) EndOutlived();
   if (!deadline_ || *deadline_ > now) return true;
   // The grace of those that were told to end is over: all are killed.
   if (phase_ != Phase::kLingering) return false;
@@ -730,7 +771,9 @@ int LocalJob::Wait() {
       Enter(Phase::kEndingDaemons, options_.grace);
     }
     std::optional<Clock::time_point> wake = deadline_;
-    if (timer_ && (!wake || *timer_ < *wake)) wake = timer_;
+    for (const auto& other : {timer_, outlived_until_}) {
+      if (other && (!wake || *other < *wake)) wake = other;
+    }
     const ProcessGroup::Event event = group_.Next(wake);
     switch (event.kind) {
       case ProcessGroup::Event::Kind::kEnded:

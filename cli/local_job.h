@@ -198,7 +198,13 @@ class LocalJob {
   bool HandleSignal(int signal);
   bool HandleTimeout();
   void Enter(Phase phase, std::chrono::milliseconds limit);
+  void Signal(size_t process, int signal);
   void SignalAll(bool workers, int signal);
+  // Reads which workers the job has ended without, as the scheduler's log tells. One that was
+  // stopped meanwhile, and goes on now, may not hear that from the scheduler, which has ended.
+  void NoteOutlived(std::string_view text);
+  // Tells them to end, and kills them the second time.
+  void EndOutlived();
 
   const JobOptions options_;
   const std::string directory_;
@@ -229,6 +235,10 @@ class LocalJob {
   bool has_begun_ = false;
   // Whether the scheduler has said that it ends and its journal keeps the job.
   bool has_left_job_ = false;
+  // Workers that the job has ended without, and when those that still run are ended.
+  std::vector<size_t> outlived_;
+  std::optional<Clock::time_point> outlived_until_;
+  bool outlived_were_told_ = false;
   bool output_lost_ = false;
   LinePrinter printer_;
   EchoFilter echoes_;

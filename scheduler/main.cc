@@ -60,8 +60,20 @@ constexpr char kUsage[] =
 
 // The interval of log lines about missing nodes.
 constexpr absl::Duration kMissingInterval = absl::Seconds(5);
-// The time for telling the nodes of a failure before the process ends.
+// The time for telling the nodes how the job has ended for them before the process ends.
 constexpr absl::Duration kDeliveryTimeout = absl::Seconds(2);
+
+// Returns ", without worker 1, worker 2": the workers that the job has gone on without; or nothing.
+// `bandoneon run` reads that.
+std::string LostWorkers(const MembershipTable& table) {
+  std::string text;
+  for (const auto& [id, member] : table.members()) {
+    if (member.info.role != Role::kWorker || member.evicted.ok()) continue;
+    absl::StrAppendFormat(&text, "%s worker %d", text.empty() ? ", without" : ",",
+                          member.info.rank);
+  }
+  return text;
+}
 
 // Writes a file by a rename, so that a process that waits for the file sees all of it or nothing.
 absl::Status WriteFile(const char* setting, const std::string& path, const std::string& text) {
@@ -175,7 +187,7 @@ class DaemonLoop {
 
   void StopJob() {
     service_->host()->Stop(absl::StrFormat("the scheduler was stopped by %s", main_->signal()));
-    service_->AwaitFailureDelivered(kDeliveryTimeout);
+    service_->AwaitNodesTold(kDeliveryTimeout);
     over_ = true;
   }
 
@@ -184,6 +196,7 @@ class DaemonLoop {
     absl::Status failure;
     bool waiting = false;
     absl::Status superseded;
+    std::string without;
     std::map<Epoch, std::string> changes;
     std::shared_ptr<const Membership> membership;
     service_->host()->Read([&](const Job& job, absl::Time) {
@@ -193,6 +206,7 @@ class DaemonLoop {
       failure = job.failure();
       waiting = job.state() == Job::State::kWaiting;
       membership = job.table().membership();
+      if (finished) without = LostWorkers(job.table());
     });
     if (membership != nullptr) SetLogEpoch(membership->epoch);
     if (membership != nullptr && membership != written_) {
@@ -218,10 +232,13 @@ class DaemonLoop {
     if (!failure.ok() && !failed_) {
       failed_ = true;
       LogError("the job failed: %s", failure.message());
-      service_->AwaitFailureDelivered(kDeliveryTimeout);
+      service_->AwaitNodesTold(kDeliveryTimeout);
       over_ = true;
     } else if (failure.ok() && finished) {
-      LogInfo("the job is done");
+      LogInfo("the job is done%s", without);
+      // One that was stopped until now, and that the job has gone on without, reads that when it
+      // goes on. Else it would wait for a scheduler to return.
+      service_->AwaitNodesTold(kDeliveryTimeout);
       over_ = true;
     }
   }

@@ -50,8 +50,8 @@ class ServiceImpl final : public SchedulerService {
   JobHost* host() override { return core_.host(); }
   void PostWork(std::function<void()> task) override { core_.work()->Post(std::move(task)); }
   uint64_t accept_failures() const override { return listener_->failures(); }
-  bool AwaitFailureDelivered(absl::Duration timeout) override {
-    return streams_.AwaitFailureDelivered(timeout);
+  bool AwaitNodesTold(absl::Duration timeout) override {
+    return streams_.AwaitNodesTold(timeout);
   }
   Counts counts() const override {
     const Newcomers::Counts newcomers = core_.newcomers().counts();

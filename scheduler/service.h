@@ -58,9 +58,9 @@ class SchedulerService {
   // Returns how often a connection had to wait because this process had no descriptor free for it.
   virtual uint64_t accept_failures() const = 0;
 
-  // Waits until every node of a job that has begun was told that it failed; returns false when
-  // `timeout` passed.
-  virtual bool AwaitFailureDelivered(absl::Duration timeout) = 0;
+  // Waits, at the end of a job, until every node of it was told that it failed, or went on without
+  // the node; returns false when `timeout` passed.
+  virtual bool AwaitNodesTold(absl::Duration timeout) = 0;
 
   virtual Counts counts() const = 0;
 

@@ -16,10 +16,10 @@ void WatchStreams::Step(Role role) {
   changed_.SignalAll();
 }
 
-bool WatchStreams::OwesFailure(const std::vector<NodeId>& nodes) const {
+bool WatchStreams::OwesEnd(const std::vector<NodeId>& nodes) const {
   for (const auto& [role, streams] : accepted_) {
     for (const WatchStream* stream : streams) {
-      if (stream->owes_failure()) return true;
+      if (stream->owes_end()) return true;
     }
   }
   return std::any_of(nodes.begin(), nodes.end(),
@@ -27,7 +27,7 @@ bool WatchStreams::OwesFailure(const std::vector<NodeId>& nodes) const {
                          ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !watchers_.contains(node); });
 }
 
-bool WatchStreams::AwaitFailureDelivered(absl::Duration timeout) {
+bool WatchStreams::AwaitNodesTold(absl::Duration timeout) {
   const absl::Time deadline = core_->clock()->Now() + timeout;
   // Before a job has begun, its nodes are told by the answers to their joins.
   std::vector<NodeId> nodes;
@@ -39,8 +39,8 @@ bool WatchStreams::AwaitFailureDelivered(absl::Duration timeout) {
   });
   // JobHost's lock was released above: the streams' lock is taken before it, never inside.
   MutexLock lock(&mu_);
-  while (OwesFailure(nodes)) {
-    if (!core_->clock()->WaitUntil(&changed_, &mu_, deadline)) return !OwesFailure(nodes);
+  while (OwesEnd(nodes)) {
+    if (!core_->clock()->WaitUntil(&changed_, &mu_, deadline)) return !OwesEnd(nodes);
   }
   return true;
 }

@@ -25,16 +25,17 @@ class WatchStreams {
 
   // Tells the streams that something has changed that nodes of this role are told.
   void Step(Role role);
-  // Waits until every node was told that the job failed, including the nodes of a job that has
-  // begun whose stream has yet to come. Nodes whose stream has ended, and those that have left, are
-  // not waited for. Returns false when `timeout` passed.
-  bool AwaitFailureDelivered(absl::Duration timeout);
+  // Waits, at the end of a job, until every node was told how it ended for it: that it failed, or
+  // went on without the node. That includes the nodes of a job that has begun whose stream has yet
+  // to come. Nodes whose stream has ended, and those that have left, are not waited for. Returns
+  // false when `timeout` passed.
+  bool AwaitNodesTold(absl::Duration timeout);
 
  private:
   friend class WatchStream;
 
   // Returns whether some node may not have heard of the failure; `nodes` are those of the job.
-  bool OwesFailure(const std::vector<NodeId>& nodes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool OwesEnd(const std::vector<NodeId>& nodes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   ServiceCore* const core_;
   Mutex mu_;  // taken before JobHost's own lock
@@ -58,8 +59,8 @@ class WatchStream final : public CallHandler {
   // Sends the next event if there is one and none is on its way. REQUIRES: the lock of the streams
   // is held.
   void Step();
-  // Returns whether a failure of the job has still to reach this node. REQUIRES: as Step.
-  bool owes_failure() const { return !finishing_ && !(sent_.failure && !writing_); }
+  // Returns whether the end of the job has still to reach this node. REQUIRES: as Step.
+  bool owes_end() const { return !finishing_ && !(sent_.failure && !writing_); }
 
  private:
   // The facts that the node was told so far.

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -132,6 +133,38 @@ def test_of_a_host_the_process_that_failed_is_the_cause(staged):
     done = staged.run("run", "--hosts", 1, "--procs-per-host", 2, "--linger", "5s", *shell(line))
     assert done.returncode == 7
     assert "because worker 1 (pid" in done.stderr.splitlines()[-1]
+
+
+def scheduler_of_a_job_that_has_begun(staged, then="exec sleep 1000"):
+    scheduler = staged.path.parent / "bandoneon-scheduler"
+    write_program(scheduler, scheduler.read_text().replace("echo 4242", "echo all nodes have joined >&2\necho 4242")
+                  .replace("exec sleep 1000", then))
+
+
+@pytest.mark.parametrize("options, code", [(["--set", "min-workers=1"], 0), ([], 75)], ids=["may be lost", "is needed"])
+def test_the_processes_of_a_host_that_is_out_may_end_before_its_daemon(staged, options, code):
+    write_program(staged.path.parent / "bandoneon-worker", "#!/bin/sh\nexec sleep 1000\n")
+    scheduler_of_a_job_that_has_begun(staged)
+    line = "[ $RANK -ge 2 ] && exit 75; sleep 0.5"
+    done = staged.run("run", "--hosts", 2, "--procs-per-host", 2, "--linger", "5s", *options, *shell(line))
+    assert done.returncode == code, done.stderr
+    assert ("exited with code 75; the job goes on with 1 of 2" in done.stderr) == (code == 0)
+
+
+@pytest.mark.parametrize("waits, signal_name", [("exec sleep 1000", "15 (Terminated)"), ("kill -STOP $$", "9 (Killed)")],
+                         ids=["waits", "is stopped"])
+@pytest.mark.parametrize("line", ["the job is done, without worker 1", '{"message":"the job is done, without worker 1","x":"y"}'],
+                         ids=["text", "json"])
+def test_a_worker_that_the_job_has_ended_without_is_ended(staged, line, waits, signal_name):
+    begun = staged.temporary.parent / "begun"
+    scheduler_of_a_job_that_has_begun(staged, f"while ! [ -e {begun} ]; do sleep 0.05; done; echo '{line}' >&2\nexit 0")
+    done = staged.run("run", "-n", 3, "--set", "min-workers=1", "--linger", "300ms", "--grace", "300ms",
+                      *shell(f"[ $RANK = 1 ] && : > {begun} && {waits}; sleep 1; echo $RANK has ended"))
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["[worker 0] 0 has ended", "[worker 2] 2 has ended"]
+    assert re.search(r"^\[run\] the job is done without worker 1 \(pid \d+\), which is told to end$", done.stderr, re.MULTILINE)
+    assert re.fullmatch(r"\[run\] the job has ended without those that it lost: worker 1 \(pid \d+\) was killed by signal "
+                        + re.escape(signal_name), done.stderr.splitlines()[-1])
 
 
 def test_one_error_is_said_once(staged):
@@ -491,16 +524,31 @@ def test_the_last_line_names_the_servers_that_were_lost(staged):
         f"server 0 was started again once, after server 0 (pid {first}) was killed by signal 9 (Killed)")
 
 
-@pytest.mark.parametrize("options, begun", [(["--set", "replay-steps=0"], True), ([], False)], ids=["replay-steps=0", "not begun"])
+@pytest.mark.parametrize("options, begun", [(["--restarts", 3, "--set", "replay-steps=0"], True), ([], False)],
+                         ids=["replay-steps=0", "not begun"])
 def test_a_lost_server_is_the_end_where_nothing_is_replayed_or_the_job_has_not_begun(staged, options, begun):
     told = servers_that_tell_their_arguments(staged, begun)
-    run = staged.start("run", "-s", 2, "--restarts", 3, "--linger", "0s", *options, *shell("echo ready; exec sleep 1000"))
+    run = staged.start("run", "-s", 2, "--linger", "0s", *options, *shell("echo ready; exec sleep 1000"))
     read_until(run.stdout, 1, "ready")
     pid = pid_of(await_schedulers(told, run, 2), 1)
     os.kill(pid, signal.SIGKILL)
     _, error = run.communicate(timeout=LIMIT)
     assert run.returncode == 128 + 9
     assert error.splitlines()[-1] == f"[run] the job failed because server 1 (pid {pid}) was killed by signal 9 (Killed)"
+
+
+def test_a_server_that_is_lost_before_the_job_has_begun_is_started_again(staged):
+    told = servers_that_tell_their_arguments(staged, joined=False)
+    line = "echo ready; while ! [ -e go ]; do sleep 0.05; done"
+    run = staged.start("run", "-s", 2, "--restarts", 1, "--linger", "0s", *shell(f"cd {told.parent}; {line}"))
+    read_until(run.stdout, 1, "ready")
+    pid = pid_of(await_schedulers(told, run, 2), 1)
+    os.kill(pid, signal.SIGKILL)
+    assert pid_of(await_schedulers(told, run, 3), 1) != pid
+    (told.parent / "go").touch()
+    _, error = run.communicate(timeout=LIMIT)
+    assert run.returncode == 0, error
+    assert error.splitlines()[-1] == f"[run] server 1 was started again once, after server 1 (pid {pid}) was killed by signal 9 (Killed)"
 
 
 def test_a_journal_of_ones_own_is_kept(staged):

@@ -514,10 +514,10 @@ TEST_F(GrpcServiceTest, AFailureReachesEveryNodeBeforeTheEnd) {
   EXPECT_TRUE(event.has_membership());
   service_->host()->Stop("stopped for the test");
   // The server has joined, and its stream has not come yet.
-  EXPECT_FALSE(service_->AwaitFailureDelivered(absl::ZeroDuration()));
+  EXPECT_FALSE(service_->AwaitNodesTold(absl::ZeroDuration()));
   grpc::ClientContext late_context;
   const auto late = stub_->Watch(&late_context, server_);
-  EXPECT_TRUE(service_->AwaitFailureDelivered(absl::Seconds(30)));
+  EXPECT_TRUE(service_->AwaitNodesTold(absl::Seconds(30)));
   service_->Close();
   wire::Event last;
   while (late->Read(&event)) last = event;

@@ -41,11 +41,6 @@ OF_SCHEDULER = ["journal.written", "epoch.some", "admit.some", "leave.some"]
 OF_WORKER = ["encode.done", "snapshot.half", "admit.some", "leave.some"]
 # A worker in whose rebuild of keys another loss falls: it is a loss beside that of the server.
 OF_WORKER_AND_SERVER = ["report.some", "rebuild.said", "redo.half", "epoch.some"]
-# Losses that a job is known not to survive, which are left out until it does: role, action, points and the reason.
-KNOWN = [
-    ("daemon", "stop", POINTS, "the processes of a host's daemon that is stopped past its lease end before it does, and so the job"),
-    ("worker", "stop", ["leave.some"], "a worker that goes on when the job is done without it waits for its scheduler for scheduler-timeout"),
-]
 # Points that a lost server leads to. Without one, a job that has declared its tensors writes nothing into its journal.
 NEED_LOSS = {"report.some", "rebuild.said", "redo.half", "epoch.some", "init.half", "journal.written"}
 ONEBIT = ["codecs", "ef(onebit)", "ef(onebit)"]
@@ -106,8 +101,6 @@ def points_of(role):
 
 def is_possible(cell):
     row = ROWS[cell.row]
-    if any(cell.role == role and cell.action == action and cell.point in points for role, action, points, _ in KNOWN):
-        return False
     if cell.point not in points_of(cell.role) or row.has_hosts != (cell.role == "daemon" or (row.has_hosts and cell.role != "worker")):
         return False
     # A key without state is neither saved nor set, and mostly nothing of it is made again.
@@ -167,8 +160,8 @@ def faults_of(cells):
         role, beside = ROLES[cell.role]
         before = faults[-1] if faults else None
         if cell.point == "init.half":
-            # A snapshot is set only where one was taken before.
-            faults.append(Fault("server", "round.closed", "kill", at=rounds))
+            # A snapshot is set only where one was taken before, of a key that has state.
+            faults.append(Fault("server", "round.closed", "kill", at=rounds, rank=0 if cell.row == "sign-momentum" else None))
         elif cell.point == "redo.half":
             # The result that one worker has and the other asks for is made again.
             faults.append(Fault("server", "reply.some", "kill", at=3 if faults else 12))

@@ -708,6 +708,14 @@ TEST(HostCluster, ProcessesHearThatTheirDaemonHasGone) {
   EXPECT_TRUE(absl::IsUnavailable(rig.client(1).Barrier("b", kLong)));
 }
 
+TEST(HostCluster, ProcessesOfALostDaemonAreOutWhereTheJobGoesOn) {
+  HostRig rig({1, 1}, {"--min-workers=1"});
+  rig.StopDaemon(0);
+  const absl::Status status = rig.client(0).Barrier("b", kLong);
+  EXPECT_TRUE(IsEvicted(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("bandoneon-worker at unix:@test, has gone"));
+}
+
 TEST(HostCluster, AProcessThatLeavesEndsWhatOthersWaitForItIn) {
   HostRig rig({2});
   std::vector<uint32_t> ids(2);

@@ -115,10 +115,10 @@ void DaemonChannel::Receive() {
     if (!channel_.Flush()) status = Unavailable("the connection has ended");
     if (fds[0].revents != 0) status = ReadMessages();
     if (!status.ok()) {
-      return Fail(Unavailable(
+      return Fail(Lost(absl::StrFormat(
           "the daemon of this host, bandoneon-worker at %s, has gone (%s): the job is over for "
           "this process; see the daemon's log",
-          options_.address, status.message()));
+          options_.address, status.message())));
     }
     SayAlive();
     status = CheckDaemonsLease();
@@ -148,10 +148,14 @@ void DaemonChannel::SayAlive() {
 absl::Status DaemonChannel::CheckDaemonsLease() const {
   const absl::Time now = clock_->Now();
   if (!lease_.IsOver(now)) return absl::OkStatus();
-  return Unavailable(
+  return Lost(absl::StrFormat(
       "the daemon of this host, bandoneon-worker at %s (process %d, of %s), stopped answering %.1f "
       "s ago: the job is over for this process; see the daemon's log",
-      options_.address, channel_.peer_pid(), ranks_, absl::ToDoubleSeconds(lease_.SilentFor(now)));
+      options_.address, channel_.peer_pid(), ranks_, absl::ToDoubleSeconds(lease_.SilentFor(now))));
+}
+
+absl::Status DaemonChannel::Lost(const std::string& text) const {
+  return may_lose_hosts_ ? Evicted("%s", text) : Unavailable("%s", text);
 }
 
 int DaemonChannel::PollTimeoutMs() const {
@@ -213,6 +217,7 @@ absl::Status DaemonChannel::OnWelcome(const wire::Welcome& welcome) {
   signs_.emplace(absl::Milliseconds(welcome.heartbeat_ms()), lease, clock_->Now());
   ranks_ = RanksOfWorker(welcome.rank() - static_cast<Rank>(welcome.local_rank()),
                          static_cast<int>(welcome.local_size()));
+  may_lose_hosts_ = welcome.may_lose_hosts();
   MutexLock lock(&mu_);
   rank_ = welcome.rank();
   joined_size_ = joined;

@@ -100,6 +100,8 @@ class DaemonChannel {
   absl::Status OnWelcome(const bandoneon::host::Welcome& welcome);
   absl::Status OnPresence(const bandoneon::host::Presence& message);
   absl::Status CheckDaemonsLease() const;
+  // Returns the error of a process whose daemon is lost: IsEvicted where the job goes on.
+  absl::Status Lost(const std::string& text) const;
   int PollTimeoutMs() const;
   void Wake() const;
 
@@ -125,6 +127,7 @@ class DaemonChannel {
   PeerLease lease_;                 // of the daemon
   std::optional<LifeSigns> signs_;  // set by the welcome
   std::string ranks_;               // the daemon's workers, for messages
+  bool may_lose_hosts_ = false;     // the job goes on without this host, if the daemon is lost
 
   std::thread receiver_;
 };
