@@ -355,7 +355,7 @@ CallId Job::Join(const JoinRequest& request, uint32_t version, absl::Time deadli
   // Time first: a deadline that is over must not be beaten by the call that comes after it.
   Advance(now);
   if (const auto* member = table_.FindByJoinId(request.join_id); member != nullptr) {
-    return JoinAgain(*member, request, deadline);
+    return JoinAgain(*member, request, deadline, now);
   }
   const absl::Status status = CheckJoin(request, version);
   if (!status.ok()) return AnswerNow(status);
@@ -372,7 +372,7 @@ CallId Job::Join(const JoinRequest& request, uint32_t version, absl::Time deadli
 }
 
 CallId Job::JoinAgain(const MembershipTable::Member& member, const JoinRequest& request,
-                      absl::Time deadline) {
+                      absl::Time deadline, absl::Time now) {
   const NodeInfo& node = member.info;
   // Whoever has the answer has no reason to ask again: this would be another node.
   if (member.has_called || node.role != request.role || node.public_key != request.public_key ||
@@ -381,6 +381,7 @@ CallId Job::JoinAgain(const MembershipTable::Member& member, const JoinRequest& 
                                    MembershipTable::Describe(node)));
   }
   if (!table_.frozen()) return calls_.Add({{WaitSubject::Kind::kJoin}, node.id, deadline});
+  table_.Heard(node.id, now);  // Its lease runs, and it has sent no heartbeat yet.
   const CallId call_id = AnswerNow(CheckMember(node.id));
   if (completions_.back().status.ok()) FillJoined(node, &completions_.back().join);
   return call_id;

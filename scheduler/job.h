@@ -213,7 +213,7 @@ class Job {
   absl::Status Record(const JobEvent& event);
   void Replay(const JobEvent& event, absl::Time now);
   CallId JoinAgain(const MembershipTable::Member& member, const JoinRequest& request,
-                   absl::Time deadline);
+                   absl::Time deadline, absl::Time now);
   void FillJoined(const NodeInfo& node, JoinResult* joined) const;
   // As Lost, for an event that is in the log.
   void TakeOut(NodeId node, const std::string& how);

@@ -215,6 +215,22 @@ TEST_F(JobTest, ASilentNodeFailsTheJobWhenItsLeaseEnds) {
   EXPECT_EQ(job_->NextDeadline(), absl::InfiniteFuture());
 }
 
+// Its connection broke before the answer came, so it sends no heartbeat yet.
+TEST_F(JobTest, WhoAsksForTheAnswerToItsJoinAgainIsHeard) {
+  Start(1, 1);
+  Join(Role::kServer, 0);
+  const JoinRequest request{.wanted_rank = 0, .host = "host:0", .join_id = 77};
+  EXPECT_TRUE(StatusOf(job_->Join(request, kControlVersion, At(kNever), At(0))).ok());
+  const CallId again = job_->Join(request, kControlVersion, At(kNever), At(4));
+  EXPECT_TRUE(StatusOf(again).ok());
+  EXPECT_EQ(answers_[again].join.node, 2);
+  EXPECT_TRUE(job_->Heartbeat(1, {}, At(4)).ok());
+  job_->Advance(At(6));
+  EXPECT_TRUE(job_->failure().ok()) << job_->failure();
+  job_->Advance(At(9.1));
+  EXPECT_FALSE(job_->failure().ok());
+}
+
 TEST_F(JobTest, OfASilentNodeTheLastStepIsSaid) {
   Fill(2, 1);
   EXPECT_TRUE(job_->Heartbeat(2, {.step = 12}, At(1)).ok());
