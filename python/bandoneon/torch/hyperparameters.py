@@ -1,5 +1,7 @@
 """What an optimizer is constructed with: checks, and how the servers are told."""
 
+import math
+
 from ..errors import InvalidArgument
 
 
@@ -17,6 +19,12 @@ def check_not_negative(**values):
     for name, value in values.items():
         if not value >= 0:
             raise InvalidArgument(f"{name}={value} is negative")
+
+
+def check_positive(**values):
+    for name, value in values.items():
+        if not 0 < value < math.inf:
+            raise InvalidArgument(f"{name}={value} is not a finite number above 0")
 
 
 def check_decays(**values):

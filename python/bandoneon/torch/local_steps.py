@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 import warnings
 from typing import Any, Iterator
 
@@ -12,6 +13,7 @@ from ..errors import InvalidArgument
 from ..session import default_worker
 from ..worker import Worker
 from .algorithms.outer_steps import Average, Nesterov, SignMomentum, SlowMo  # noqa: F401 (where pickles look)
+from .algorithms.pace import Pace
 from .algorithms.qsr import QSR
 from .comm_state import ResumeCheck, fitting_state, saved_by, step_to_resume_at
 from .hints import Closure, NamedParameters, OuterRule, SavedState
@@ -39,13 +41,14 @@ class LocalSteps(WrappedOptimizer):
     optimizer: any; its state is the worker's own and never exchanged. Its learning rate at the meeting
         is that of the outer step, and must be the same everywhere.
     tau: steps between meetings, or QSR(...), which has more of them as the learning rate falls: the same in all
-        workers, as the rate is.
+        workers, as the rate is. Or Pace(...), for workers that are not equally fast: each makes the steps that fit
+        between two meetings, and loops end by `meetings`.
     outer: SignMomentum(), Nesterov(), SlowMo() or Average().
     links, or push and pull alone: Links has what they mean. push: codec of what was moved; "ef(onebit)" and the like
         keep what they leave out for the next meeting. "none". pull: codec of the weights; the signs for SignMomentum,
         else "none"; delta(int4(group=2048)) sends what the weights differ by from what every worker holds. weight: of
         what this worker moved since the last meeting, asked for at each meeting. 0: it only takes up what the others
-        moved.
+        moved. "steps": as many as it has made.
     local_residual: what a push leaves out stays in the worker's own weights instead, so that it goes on from the
         common ones less that, and sends it with what it moves next. The push codec is one without ef(...), then.
         Needs no memory for residuals. Models differ after meetings, too, so judge and save the common_weights();
@@ -65,7 +68,7 @@ class LocalSteps(WrappedOptimizer):
         optimizer: torch.optim.Optimizer,
         named_parameters: NamedParameters | None = None,
         *,
-        tau: int | QSR,
+        tau: int | QSR | Pace,
         outer: OuterRule,
         push: str | None = None,
         pull: str | None = None,
@@ -73,27 +76,31 @@ class LocalSteps(WrappedOptimizer):
         local_residual: bool = False,
         worker: Worker | None = None,
     ) -> None:
-        self._grows = isinstance(tau, QSR)
-        if not self._grows:
+        self._is_paced = isinstance(tau, Pace)
+        self._varies = self._is_paced or isinstance(tau, QSR)
+        if not self._varies:
             check_steps(tau=tau)
         if not hasattr(outer, "rule"):
             raise InvalidArgument(
                 f"outer={outer!r} is none of SignMomentum(), Nesterov(), SlowMo(), Average()"
             )
+        if self._is_paced:
+            _check_has_own_rate(outer)
         super().__init__(optimizer)
         worker = worker or default_worker()
         table = link_table(links, push="none", pull=outer.pull)
         table.check_without("LocalSteps", "momentum", "warmup")
         if local_residual:
             _check_feeds_nothing_back(table)
-        self.tau = tau if self._grows else int(tau)
+        self.tau = tau if self._varies else int(tau)
         self.outer = outer
         self.local_residual = bool(local_residual)
         self.local_steps = 0
+        self.meetings = 0
         self._last_meeting = self._next_meeting = 0  # in local steps
         self.skipped_rounds = 0
         self._timeout = links.timeout
-        self._weight = Weight(links.weight)
+        self._weight = Weight(self._steps_since_meeting if links.weight == "steps" else links.weight)
         self._resume_check = ResumeCheck("; without it, call resume_at() in every worker")
         self._links = ParameterSet(worker, table, links.prefix, as_float32=True)
         named = Names(named_parameters).in_forward_order(self.param_groups)
@@ -101,6 +108,9 @@ class LocalSteps(WrappedOptimizer):
         self._links.add(named, terms_by_group(self.param_groups, lambda group: outer.rule))
         name = f"{links.prefix}vote on rounds"
         self._vote = Vote(worker, name, self._links.reference, self._links.step_count, links.timeout)
+        if self._is_paced:
+            tau._begin(worker.rank)
+        self._step_ended = None  # when step() has returned last, of this process
         self._links.share_weights(links.timeout)
         self._written = WrittenWeights((m.name, m.param) for m in self._links.members)
         self._begin_at_parameters()
@@ -117,15 +127,22 @@ class LocalSteps(WrappedOptimizer):
             self._begin_round()
         loss = self.inner.step(closure)
         self.local_steps += 1
-        self._links.step_count.end_step()
-        if self.local_steps == self._next_meeting:
-            self._last_meeting = self.local_steps
+        meets = self.local_steps == self._next_meeting
+        if self._is_paced and self._step_ended is not None:
+            self.tau._note_step(time.monotonic() - self._step_ended)
+        # Of a round in which the workers' steps differ in number all count one.
+        if meets or not self._is_paced:
+            self._links.step_count.end_step()
+        if meets:
             self.synchronize()
+        self._step_ended = time.monotonic()
         return loss
 
     def _begin_round(self):
         self._warn_of_written()
-        if self._grows:
+        if self._is_paced:
+            self._next_meeting = self.local_steps + self.tau._steps(self.meetings)
+        elif self._varies:
             rate = float(self.param_groups[0]["lr"])
             self._next_meeting = self.local_steps + self.tau.steps(self.local_steps, rate)
         else:
@@ -163,7 +180,7 @@ class LocalSteps(WrappedOptimizer):
         if self._vote.all_finite(moved if weight else [], weight):
             left_out = [torch.zeros_like(m) for m in moved] if self.local_residual and weight else None
             results = self._links.update_weights(
-                moved, self._timeout, rates=self.rates(members), weight=weight, left_out=left_out
+                moved, self._timeout, rates=self._outer_rates(members), weight=weight, left_out=left_out
             )
             # Now they are the new weights, but for what nobody's push counted in.
             self._common = [
@@ -173,10 +190,22 @@ class LocalSteps(WrappedOptimizer):
         else:
             left_out = None
             self.skipped_rounds += 1
+        self.meetings += 1
+        self._last_meeting = self.local_steps
         if left_out is None:
             return self._take_common()
         for m, common, rest in zip(members, self._common, left_out):
             m.param.copy_(torch.sub(common, rest, alpha=1 / weight))  # What was pushed is `weight` times that.
+
+    def _outer_rates(self, members):
+        """What the outer step is told; servers refuse those that differ. Those of Average and Nesterov are not used."""
+        own = getattr(self.outer, "rate", None)
+        if own is None and not self._is_paced:
+            return self.rates(members)
+        return [own or 0.0] * len(members)
+
+    def _steps_since_meeting(self):
+        return self.local_steps - self._last_meeting
 
     @contextlib.contextmanager
     def common_weights(self) -> Iterator[None]:
@@ -193,7 +222,7 @@ class LocalSteps(WrappedOptimizer):
 
     @property
     def _settings(self):
-        settings = {"algorithm": "LocalSteps", "tau": repr(self.tau) if self._grows else self.tau}
+        settings = {"algorithm": "LocalSteps", "tau": repr(self.tau) if self._varies else self.tau}
         # Without it states are as they were before there was a choice.
         return {**settings, "local_residual": True} if self.local_residual else settings
 
@@ -204,7 +233,10 @@ class LocalSteps(WrappedOptimizer):
             **saved_by(self._links.worker, self._settings),
             "local_steps": self.local_steps,
             "meetings": [self._last_meeting, self._next_meeting],
+            "met": self.meetings,
         }
+        if self._is_paced:
+            place["durations"] = self.tau._state()
         names = [member.name for member in self._links.members]
         common = dict(zip(names, (c.clone() for c in self._common)))
         return {**place, "common": common, **self._links.state_dict(self._timeout)}
@@ -223,6 +255,9 @@ class LocalSteps(WrappedOptimizer):
         self._common = [state["common"][m.name].clone() for m in self._links.members]
         self.local_steps = state["local_steps"]
         self._last_meeting, self._next_meeting = last, following
+        self.meetings = state.get("met", self._links.steps)  # Of before meetings were counted.
+        if self._is_paced:
+            self.tau._load(state.get("durations", []))
         self._written.forget()  # The model may be loaded after this.
         self._resume_check.is_settled = True
         if state["size"] != worker.size:
@@ -235,12 +270,12 @@ class LocalSteps(WrappedOptimizer):
         so do residuals; of a model saved between meetings, what the other workers had moved is lost.
         Collective, before any worker steps."""
         step = self._links.step_of_first(step_to_resume_at(self.inner, step))
-        meetings = step // (self.tau.least if self._grows else self.tau)
+        meetings = self.meetings = step // (self.tau.least if self._varies else self.tau)
         self._links.resume_weights_at(meetings, self._timeout)
         self._begin_at_parameters()
         self.local_steps = self._last_meeting = self._next_meeting = step
         self._resume_check.is_settled = True
-        if not self._grows and step % self.tau:
+        if not self._varies and step % self.tau:
             warnings.warn(
                 f"step {step} is {step % self.tau} steps after a meeting (tau={self.tau}): what the other workers "
                 "had moved since then is not in this model and is left out. Save comm_state_dict() too, or "
@@ -265,7 +300,7 @@ class LocalSteps(WrappedOptimizer):
             warnings.warn(
                 f"{saved_size} workers saved {lost} steps after their last meeting, and there are "
                 f"{self._links.worker.size} now: those steps are left out, and all go on from that "
-                f"meeting. Save {'right after one' if self._grows else f'when local_steps is a multiple of tau={self.tau}'} "
+                f"meeting. Save {'right after one' if self._varies else f'when local_steps is a multiple of tau={self.tau}'} "
                 "to lose none",
                 RuntimeWarning,
                 stacklevel=3,
@@ -280,6 +315,15 @@ class LocalSteps(WrappedOptimizer):
     def _take_common(self):
         for m, common in zip(self._links.members, self._common):
             m.param.copy_(common)
+
+
+def _check_has_own_rate(outer):
+    if isinstance(outer, (SignMomentum, SlowMo)) and outer.rate is None:
+        raise InvalidArgument(
+            f"the outer step {type(outer).__name__} is one of the workers' learning rate, and with Pace(...) they make unequally "
+            f"many steps, after which schedulers set different ones: say {type(outer).__name__}(rate=...), or take Average() or "
+            "Nesterov()"
+        )
 
 
 def _check_feeds_nothing_back(links):

@@ -18,6 +18,7 @@ from .lion import Lion
 from .muon import Muon, muon_groups
 from .onebit_adam import OneBitAdam
 from .outer_steps import Average, Nesterov, SignMomentum, SlowMo
+from .pace import Pace
 from .qsr import QSR
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "Muon",
     "Nesterov",
     "OneBitAdam",
+    "Pace",
     "QSR",
     "SignMomentum",
     "SlowMo",

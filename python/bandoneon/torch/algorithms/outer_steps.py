@@ -1,8 +1,15 @@
 """The outer steps of LocalSteps: what servers do with the mean of what the workers moved."""
 
+from __future__ import annotations
+
 from dataclasses import asdict, dataclass
 
 from ..hyperparameters import check_decays, check_not_negative, rule_text
+
+
+def _rule_options(outer):
+    """What the servers are told once: not the rate, which comes with each push."""
+    return {name: value for name, value in asdict(outer).items() if name != "rate"}
 
 
 @dataclass(frozen=True)
@@ -15,21 +22,24 @@ class SignMomentum:
 
     A pull is one bit a parameter and loses nothing: whoever holds x needs only the signs. The defaults
     are the authors' for tau=12 and thousands of rounds.
+
+    rate: what lr is in place of the workers' learning rate; with Pace(...) it must be given.
     """
 
     beta1: float = 0.95
     beta2: float = 0.98
     eta: float = 1.0
     decay: float = 0.1
+    rate: float | None = None
 
     def __post_init__(self):
         check_decays(beta1=self.beta1, beta2=self.beta2)
-        check_not_negative(eta=self.eta, decay=self.decay)
+        check_not_negative(eta=self.eta, decay=self.decay, rate=self.rate or 0.0)
 
     @property
     def rule(self) -> str:
         """The servers' update rule, as they read it."""
-        return rule_text("sign_momentum", **asdict(self))
+        return rule_text("sign_momentum", **_rule_options(self))
 
     pull = "sign"
 
@@ -55,19 +65,23 @@ class Nesterov:
 
 @dataclass(frozen=True)
 class SlowMo:
-    """SlowMo (arXiv 1910.00643): m <- beta m + D / lr;  x <- x - alpha lr m, lr the workers' own."""
+    """SlowMo (arXiv 1910.00643): m <- beta m + D / lr;  x <- x - alpha lr m, lr the workers' own.
+
+    rate: what lr is in place of the workers' learning rate; with Pace(...) it must be given.
+    """
 
     beta: float = 0.5
     alpha: float = 1.0
+    rate: float | None = None
 
     def __post_init__(self):
         check_decays(beta=self.beta)
-        check_not_negative(alpha=self.alpha)
+        check_not_negative(alpha=self.alpha, rate=self.rate or 0.0)
 
     @property
     def rule(self) -> str:
         """The servers' update rule, as they read it."""
-        return rule_text("slowmo", **asdict(self))
+        return rule_text("slowmo", **_rule_options(self))
 
     pull = "none"
 
