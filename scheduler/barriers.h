@@ -18,7 +18,7 @@ namespace bdn {
 // thread-safe.
 class Barriers {
  public:
-  // One more barrier than `most` must not be opened.
+  // Returns whether this barrier is open, or fewer than `most` are.
   bool MayOpen(const std::string& name, size_t most) const {
     return open_.size() < most || Has(name);
   }
@@ -50,7 +50,7 @@ class Barriers {
 
   // Returns the events that stand for all events of barriers before.
   std::vector<JobEvent> Events() const;
-  // Take up what such an event says; only the arrivals of these members count.
+  // Take up what such an event says. Of the arrivals only those of `members` count.
   void Restore(const BarrierState& state, const Roster& roster,
                const std::vector<RosterMember>& members);
   void Restore(const ArrivalsAnswered& answered) { answered_[answered.node] = answered.answers; }

@@ -99,32 +99,14 @@ void Job::Replay(const JobEvent& event, absl::Time now) {
     calls_.Clear();
     lost_servers_.ForgetWaiting();
   } else if (const auto* state = std::get_if<BarrierState>(&event)) {
-    Meeting& meeting = barriers_.try_emplace(state->barrier, roster_).first->second;
+    std::vector<RosterMember> members;
     for (const auto& [node, numbers] : state->arrivals) {
-      if (!CheckWorker(node, "barrier").ok()) continue;
-      meeting.barrier.Arrive(MemberOf(node));
-      meeting.numbers[node] = numbers;
+      if (CheckWorker(node, "barrier").ok()) members.push_back(MemberOf(node));
     }
+    barriers_.Restore(*state, roster_, members);
   } else if (const auto* answered = std::get_if<ArrivalsAnswered>(&event)) {
-    answered_[answered->node] = answered->answers;
+    barriers_.Restore(*answered);
   }
-}
-
-std::vector<JobEvent> Job::BarrierEvents() const {
-  std::vector<JobEvent> events;
-  for (const auto& [name, meeting] : barriers_) {
-    BarrierState state{.barrier = name};
-    for (const RosterMember& member : meeting.barrier.present()) {
-      const auto numbered = meeting.numbers.find(member.node);
-      state.arrivals[member.node];
-      if (numbered != meeting.numbers.end()) state.arrivals[member.node] = numbered->second;
-    }
-    events.push_back(std::move(state));
-  }
-  for (const auto& [node, answers] : answered_) {
-    if (!answers.empty()) events.push_back(ArrivalsAnswered{node, answers});
-  }
-  return events;
 }
 
 // ---- calls
@@ -181,16 +163,11 @@ void Job::Withdraw(const WaitingCall& call) {
       lost_servers_.GiveUp(call.subject.batch);
       return;
     case WaitSubject::Kind::kBarrier: {
-      const auto barrier = barriers_.find(call.subject.barrier);
-      if (barrier == barriers_.end()) return;  // the barrier has ended meanwhile
+      const std::string& name = call.subject.barrier;
+      if (!barriers_.Has(name)) return;  // the barrier has ended meanwhile
       const RosterMember member = MemberOf(call.node);
-      barrier->second.barrier.Withdraw(member);
-      barrier->second.numbers.erase(call.node);
-      if (barrier->second.barrier.empty()) {
-        barriers_.erase(barrier);
-      } else if (leaving_.Has(member)) {
-        AbortIfLeaving(call.subject.barrier, member);
-      }
+      barriers_.Withdraw(name, member);
+      if (barriers_.Has(name) && leaving_.Has(member)) AbortIfLeaving(name, member);
       return;
     }
     case WaitSubject::Kind::kLeave:
@@ -207,7 +184,7 @@ std::string Job::WaitedFor(const WaitingCall& call) const {
       return "waiting for " + table_.Missing();
     case WaitSubject::Kind::kBarrier:
       return absl::StrFormat("barrier '%s': waiting for %s", call.subject.barrier,
-                             barriers_.at(call.subject.barrier).barrier.Missing());
+                             barriers_.Missing(call.subject.barrier));
     case WaitSubject::Kind::kLeave:
       return "waiting to leave with " + leaving_.Missing();
     case WaitSubject::Kind::kDeclare:
@@ -556,29 +533,25 @@ CallId Job::ArriveAtBarrier(NodeId node, const Arrival& arrival, absl::Time dead
   const std::string& name = arrival.barrier;
   absl::Status status = CheckWorker(node, "barrier");
   if (status.ok()) status = CheckText(options_.limits, "barrier", name);
-  if (status.ok() && barriers_.size() >= kMaxBarriers && barriers_.count(name) == 0) {
+  if (status.ok() && !barriers_.MayOpen(name, kMaxBarriers)) {
     status = ResourceExhausted("more than %d barriers are open", kMaxBarriers);
   }
   if (!status.ok()) return AnswerNow(status);
   if (arrival.number != 0) {
-    std::map<uint64_t, std::vector<Rank>>& answers = answered_[node];
-    answers.erase(answers.begin(), answers.lower_bound(arrival.first_open));
+    const std::vector<Rank>* answer = barriers_.AnswerTo(node, arrival.number, arrival.first_open);
     // The answer to this arrival was lost on its way.
-    if (const auto answer = answers.find(arrival.number); answer != answers.end()) {
+    if (answer != nullptr) {
       const CallId call_id = AnswerNow(absl::OkStatus());
-      completions_.back().vacant = answer->second;
+      completions_.back().vacant = *answer;
       return call_id;
     }
   }
   status = Record(BarrierReached{node, name, arrival.number});
   if (!status.ok()) return AnswerNow(status);
-  const auto [open, is_new] = barriers_.try_emplace(name, roster_);
-  Meeting& meeting = open->second;
   const RosterMember member = MemberOf(node);
-  meeting.barrier.Arrive(member);
-  if (arrival.number != 0) meeting.numbers[node].insert(arrival.number);
+  const bool is_new = barriers_.Arrive(name, roster_, member, arrival.number);
   const CallId call_id = calls_.Add({{WaitSubject::Kind::kBarrier, 0, name}, node, deadline});
-  if (meeting.barrier.full()) {
+  if (barriers_.IsFull(name)) {
     EndBarrier(name, absl::OkStatus());
   } else if (is_new) {
     // A worker that leaves ends the barriers that are open then without it. This barrier is new, so
@@ -594,18 +567,11 @@ CallId Job::ArriveAtBarrier(NodeId node, const Arrival& arrival, absl::Time dead
 
 void Job::EndBarrier(const std::string& name, const absl::Status& status) {
   CompleteAll(calls_.WaitingFor({WaitSubject::Kind::kBarrier, 0, name}), status);
-  if (status.ok()) {
-    for (const auto& [node, numbers] : barriers_.at(name).numbers) {
-      for (const uint64_t number : numbers) {
-        answered_[node][number] = table_.membership()->vacant;
-      }
-    }
-  }
-  barriers_.erase(name);
+  barriers_.End(name, status.ok(), table_.membership()->vacant);
 }
 
 void Job::AbortIfLeaving(const std::string& name, const RosterMember& member) {
-  if (barriers_.at(name).barrier.Has(member)) return;
+  if (barriers_.Has(name, member)) return;
   EndBarrier(name, Aborted("barrier '%s': %s is leaving the job instead", name, NameOf(member)));
 }
 
@@ -667,10 +633,7 @@ CallId Job::LeaveAsWorker(const RosterMember& member, absl::Time deadline) {
   Happened("leaving", NameOf(member));
   ChangeForServers();
   // Barriers and declarations that wait for this worker would wait for ever.
-  for (auto next = barriers_.begin(); next != barriers_.end();) {
-    const std::string name = (next++)->first;
-    AbortIfLeaving(name, member);
-  }
+  for (const std::string& name : barriers_.Names()) AbortIfLeaving(name, member);
   const PlacementVersion before = declarations_.version();
   declarations_.OnLeaving(member);
   if (declarations_.version() != before) ChangeForServers();
@@ -705,7 +668,7 @@ void Job::Fail(absl::Status failure) {
   DismissServers();
   CompleteAll(calls_.All(), failure_);
   // After all calls are answered nothing waits at a barrier or for a batch.
-  barriers_.clear();
+  barriers_.Clear();
   declarations_.Abandon();
 }
 
@@ -805,17 +768,7 @@ void Job::GoOnWithout(const RosterMember& gone, const std::string& how) {
                          options_.config.num_workers, NameOf(gone), how));
   // Its own calls first: nothing that they wait for concerns it any more.
   CompleteAll(calls_.Of(gone.node), evicted);
-  for (auto next = barriers_.begin(); next != barriers_.end();) {
-    const auto barrier = next++;
-    barrier->second.barrier.Remove(gone);
-    barrier->second.numbers.erase(gone.node);
-    if (barrier->second.barrier.empty()) {
-      barriers_.erase(barrier);
-    } else if (barrier->second.barrier.full()) {
-      EndBarrier(std::string(barrier->first), absl::OkStatus());
-    }
-  }
-  answered_.erase(gone.node);
+  for (const std::string& name : barriers_.Remove(gone)) EndBarrier(name, absl::OkStatus());
   const PlacementVersion before = declarations_.version();
   declarations_.OnLost(gone);
   if (declarations_.version() != before) ChangeForServers();

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -12,6 +11,7 @@
 #include "absl/time/time.h"
 #include "common/cluster/control_plane.h"
 #include "scheduler/barrier.h"
+#include "scheduler/barriers.h"
 #include "scheduler/declarations.h"
 #include "scheduler/history.h"
 #include "scheduler/job_event.h"
@@ -72,7 +72,7 @@ class Job {
   void Resume(const std::vector<JobEvent>& events, absl::Time now);
   // Returns the events of the open barriers, and of the answers that are kept, which stand for all
   // events of barriers before.
-  std::vector<JobEvent> BarrierEvents() const;
+  std::vector<JobEvent> BarrierEvents() const { return barriers_.Events(); }
 
   // The calls of ControlPlane, which describes them. Where replay_steps is not 0 a server may join
   // a job that runs, and waits until a rank of a server is vacant. `deadline` ends the wait with
@@ -280,15 +280,7 @@ class Job {
 
   Declarations declarations_;
   LostServers lost_servers_;
-  // A barrier, and the numbers of the arrivals at it that have one.
-  struct Meeting {
-    explicit Meeting(const Roster& expected) : barrier(expected) {}
-    Barrier barrier;
-    std::map<NodeId, std::set<uint64_t>> numbers;
-  };
-  std::map<std::string, Meeting> barriers_;
-  // The vacant ranks with which numbered arrivals have ended, until their nodes have the answers.
-  std::map<NodeId, std::map<uint64_t, std::vector<Rank>>> answered_;
+  Barriers barriers_;
   Barrier leaving_{Roster()};
   std::vector<Rank> leaving_ranks_;
 
