@@ -186,17 +186,6 @@ class Job {
   absl::Status CheckJoin(const JoinRequest& request, uint32_t version) const;
   absl::Status CheckTakesMore(Role role) const;
 
-  CallId AwaitVacancy(const JoinRequest& request, absl::Time deadline, absl::Time now);
-  // Lets this one join that waits, in the place of a server that is lost (its node and `how`), or
-  // of none.
-  absl::Status AdmitServer(uint64_t number, NodeId lost, const std::string& how);
-  // Lets those servers join that wait for a rank which is vacant.
-  void AdmitServers();
-  // Answers all servers that wait to join: the job takes no more.
-  void DismissServers();
-
-  // Records and does what Lost tells. An error is that of the log.
-  absl::Status Lose(NodeId node, const std::string& how);
   CallId LeaveAsServer(NodeId node);
   CallId LeaveAsWorker(const RosterMember& member, absl::Time deadline);
   void StartIfFull(absl::Time now);
@@ -212,11 +201,30 @@ class Job {
   CallId JoinAgain(const MembershipTable::Member& member, const JoinRequest& request,
                    absl::Time deadline);
   void FillJoined(const NodeInfo& node, JoinResult* joined) const;
-  // As Lost, for an event that is in the log.
-  void TakeOut(NodeId node, const std::string& how);
   void EndBarrier(const std::string& name, const absl::Status& status);
   // Ends the barrier if this worker, which is leaving, has not come to it.
   void AbortIfLeaving(const std::string& name, const RosterMember& member);
+  // Makes what workers are told of the membership.
+  void MakeWorkersView();
+  // Ends the job regularly: all workers are leaving.
+  void EndWork();
+  void ChangeForAll() { ++revision_.all; }
+  void ChangeForServers() { ++revision_.servers; }
+  void Fail(absl::Status failure);
+  // Undoes the effect of a call that has waited in vain: its deadline came, or it was cancelled.
+  void Withdraw(const WaitingCall& call);
+  // Ends the wait of a call whose deadline has come, or which is cancelled.
+  void EndWait(CallId call_id, const absl::Status& status);
+  std::string WaitedFor(const WaitingCall& call) const;
+  void ExpireCalls(absl::Time now);
+
+  // ---- lost nodes, in job_losses.cc
+
+  void ExpireLeases(absl::Time now);
+  // Records and does what Lost tells. An error is that of the log.
+  absl::Status Lose(NodeId node, const std::string& how);
+  // As Lost, for an event that is in the log.
+  void TakeOut(NodeId node, const std::string& how);
   // Returns whether the job may go on without this node.
   bool MayGoOnWithout(const NodeInfo& node) const;
   // Takes a worker out of the job: whatever waited for it waits no more. The next epoch begins.
@@ -234,20 +242,14 @@ class Job {
   void OnUnheard(const NodeInfo& worker, const std::vector<RankWait>& servers);
   // Fails the job because of a node; `how` continues "worker 1 ...".
   void FailBy(NodeId node, const std::string& how);
-  // Makes what workers are told of the membership.
-  void MakeWorkersView();
-  // Ends the job regularly: all workers are leaving.
-  void EndWork();
-  void ChangeForAll() { ++revision_.all; }
-  void ChangeForServers() { ++revision_.servers; }
-  void Fail(absl::Status failure);
-  // Undoes the effect of a call that has waited in vain: its deadline came, or it was cancelled.
-  void Withdraw(const WaitingCall& call);
-  // Ends the wait of a call whose deadline has come, or which is cancelled.
-  void EndWait(CallId call_id, const absl::Status& status);
-  std::string WaitedFor(const WaitingCall& call) const;
-  void ExpireCalls(absl::Time now);
-  void ExpireLeases(absl::Time now);
+  CallId AwaitVacancy(const JoinRequest& request, absl::Time deadline, absl::Time now);
+  // Lets this one join that waits, in the place of a server that is lost (its node and `how`), or
+  // of none.
+  absl::Status AdmitServer(uint64_t number, NodeId lost, const std::string& how);
+  // Lets those servers join that wait for a rank which is vacant.
+  void AdmitServers();
+  // Answers all servers that wait to join: the job takes no more.
+  void DismissServers();
 
   // Adds an event to the history, if there is one, at the latest time that was told.
   void Happened(const char* kind, std::string text);
