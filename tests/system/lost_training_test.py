@@ -38,6 +38,25 @@ def same_line(outputs, what):
     return lines.pop()
 
 
+@pytest.mark.parametrize("optimizer", ["DistributedOptimizer", "CSER", "CSER-model"])
+def test_those_that_are_left_train_to_their_own_optimum(optimizer):
+    outputs = run(optimizer)
+    assert len(outputs) == 2, outputs
+    mean, spread, _ = same_line(outputs, "weights").split()
+    # Of workers 0 and 1 it is 0.5, of all three 1.
+    assert abs(float(mean) - 0.5) < 0.02 and float(spread) < 0.1, outputs
+    if optimizer == "CSER":
+        same_line(outputs, "common")
+
+
+def test_ef21_ends_with_an_error_that_says_why():
+    outputs = run("EF21")
+    assert len(outputs) == 2, outputs
+    refused = same_line(outputs, "refused:")
+    assert "the job goes on with 2 of 3 workers, and EF21 cannot" in refused
+    assert "min-workers" in refused and "checkpoint" in refused
+
+
 @pytest.mark.parametrize(
     "case, layout", [("save", "shared"), ("killed", "shared"), ("killed", "hosts"), ("killed", "rank0")]
 )
