@@ -101,6 +101,8 @@ def save(
                     files.write(part, content)
                 else:
                     parts[part] = _bytes_of(content)
+        # Whoever is here has written; the part of a worker that was lost meanwhile may be missing.
+        _check_nobody_lost(worker, "saved")
         if layout == "rank0":
             with _all_or_none(worker, what):
                 _send_to_first(worker, files, parts)

@@ -45,6 +45,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Check(order.ok() == wire_reference::ReadOrder(bytes).has_value());
   if (order.ok()) CheckSame(bdn::EncodeOrder(*order), span);
 
+  const auto given = bdn::DecodeGivenReply(span);
+  Check(given.ok() == wire_reference::ReadGiven(bytes).has_value());
+  if (given.ok()) CheckSame(bdn::EncodeGivenReply(*given), span);
+
   const absl::Status error = bdn::DecodeError(span);
   Check(!error.ok());
   if (wire_reference::ReadError(bytes).has_value()) CheckSame(bdn::EncodeError(error), span);

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ...errors import InvalidArgument
+from ...errors import FailedPrecondition, InvalidArgument
 from ...session import default_worker
 from ...worker import Worker
 from ..broadcast import broadcast_parameters, check_same_weights
@@ -57,6 +57,7 @@ class EF21(WrappedOptimizer):
     the backward pass. A parameter without a gradient counts as one of zeros; a frozen one is not stepped. A
     step in which any worker's momentum is not finite is left out by all, and `skipped_steps` counts it.
     A GradScaler is refused: it skips step() in the worker that overflowed, and the others wait; use bfloat16.
+    A job that goes on without a lost worker (min-workers) ends in its next step(): the servers hold its h_i for good.
     """
 
     @takes_links("overrides", "prefix", "timeout")
@@ -96,6 +97,7 @@ class EF21(WrappedOptimizer):
         self._vote = Vote(worker, name, self._links.reference, self._links.step_count, links.timeout)
         self._links.share_weights(links.timeout)
         self._links.step_count.follow(self)
+        self._sharers = len(worker.present(links.timeout))
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> Any:
@@ -109,6 +111,7 @@ class EF21(WrappedOptimizer):
         # The servers subtract what is pushed.
         sums = torch._foreach_sub(self._memory["tracked"], targets)
         self._links.update_weights(sums, self._timeout)
+        self._check_sharers()
         for name, values in (("momentum", momenta), ("tracked", targets)):
             torch._foreach_copy_(self._memory[name], values)
         for (_, param), values in zip(self._named, sums):
@@ -131,6 +134,18 @@ class EF21(WrappedOptimizer):
         targets = torch._foreach_mul(momenta, mu)
         torch._foreach_add_(targets, gradients, alpha=1 - mu)
         return momenta, targets
+
+    def _check_sharers(self):
+        """h has a share of every worker, of which one that is lost takes nothing back. Whoever has a result without
+        it has heard of the loss before."""
+        worker = self._links.worker
+        if worker.count_present() >= self._sharers:
+            return
+        raise FailedPrecondition(
+            f"the job goes on with {worker.count_present()} of {self._sharers} workers, and EF21 cannot: what the servers "
+            "track has the share of a lost worker for good. Start the job again from a checkpoint; with setting "
+            "min-workers use another optimizer, such as DistributedOptimizer(push='ef(...)')"
+        )
 
     def comm_state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs beside model and state_dict(): this rank's momentum, residuals and steps; of
@@ -158,6 +173,7 @@ class EF21(WrappedOptimizer):
         for member in self._links.members:
             member.param.zero_()
         self._links.resume_weights_at(step_to_resume_at(self.inner, step), self._timeout)
+        self._sharers = len(self._links.worker.present(self._timeout))
         self._resume_check.is_settled = True
 
     def close(self) -> None:

@@ -1,0 +1,72 @@
+"""Trainings with torch that lose a worker by SIGKILL, and their checkpoints: the weights must be those of the workers that are
+left, or the error must say why not."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+from process_helpers import BIN
+
+PROGRAM = pathlib.Path(__file__).with_name("lost_training_program.py")
+
+
+def run(case, workers=3, **variables):
+    """[the output of each worker that was not killed]"""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("BANDONEON_")}
+    env.update(variables, TEST_CASE=case, PYTHONHASHSEED="0")
+    command = [BIN / "bandoneon", "run", "-n", workers, "-s", "2", "--set", "min-workers=1", "--", sys.executable, PROGRAM]
+    done = subprocess.run([str(part) for part in command], env=env, text=True, capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = re.findall(r"^\[worker (\d+)\] (.*)$", done.stdout, re.MULTILINE)
+    outputs = {}
+    for rank, line in lines:
+        outputs.setdefault(int(rank), []).append(line)
+    return ["\n".join(lines) for _, lines in sorted(outputs.items()) if lines[-1] == "left"]
+
+
+def line_of(output, what):
+    (line,) = re.findall(rf"^{what} (.*)$", output, re.MULTILINE)
+    return line
+
+
+def same_line(outputs, what):
+    lines = {line_of(output, what) for output in outputs}
+    assert len(lines) == 1, lines
+    return lines.pop()
+
+
+@pytest.mark.parametrize("optimizer", ["DistributedOptimizer", "CSER", "CSER-model"])
+def test_those_that_are_left_train_to_their_own_optimum(optimizer):
+    outputs = run(optimizer)
+    assert len(outputs) == 2, outputs
+    mean, spread, _ = same_line(outputs, "weights").split()
+    # Of workers 0 and 1 it is 0.5, of all three 1.
+    assert abs(float(mean) - 0.5) < 0.02 and float(spread) < 0.1, outputs
+    if optimizer == "CSER":
+        same_line(outputs, "common")
+
+
+def test_ef21_ends_with_an_error_that_says_why():
+    outputs = run("EF21")
+    assert len(outputs) == 2, outputs
+    refused = same_line(outputs, "refused:")
+    assert "the job goes on with 2 of 3 workers, and EF21 cannot" in refused
+    assert "min-workers" in refused and "checkpoint" in refused
+
+
+@pytest.mark.parametrize(
+    "case, layout", [("save", "shared"), ("killed", "shared"), ("killed", "hosts"), ("killed", "rank0")]
+)
+def test_the_checkpoint_before_a_loss_stays_whole(case, layout, tmp_path):
+    place = {"TEST_DIRECTORY": str(tmp_path), "TEST_LAYOUT": layout}
+    outputs = run(case, **place)
+    assert len(outputs) == 2, outputs
+    saved = same_line(outputs, "saved")
+    for output in outputs:
+        assert "this job goes on without worker 2, and a checkpoint is saved by all 3 workers" in line_of(output, "refused:")
+    for workers in (2, 3) if case == "save" else (3,):
+        loaded = run("load", workers, **place)
+        assert len(loaded) == workers and same_line(loaded, "loaded") == saved
