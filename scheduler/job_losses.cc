@@ -153,7 +153,7 @@ void Job::GoOnWithoutServer(const NodeInfo& gone, const std::string& how) {
 void Job::OnServerJoined(const ServerJoined& event, absl::Time now) {
   if (event.lost != 0) Happened("lost", MembershipTable::Describe(table_.Find(event.lost)->info));
   Happened("joined", MembershipTable::Describe(event.server));
-  GoesOn(lost_servers_.TakeIn(event, now));
+  GoesOn(lost_servers_.AddServer(event, now));
   OnServersChanged();
 }
 

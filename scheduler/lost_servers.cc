@@ -39,7 +39,7 @@ std::string LostServers::TakeOut(const NodeInfo& gone, const std::string& how) {
   return absl::StrFormat("%s: without server %d, which %s", Present(), gone.rank, how);
 }
 
-std::string LostServers::TakeIn(const ServerJoined& event, absl::Time now) {
+std::string LostServers::AddServer(const ServerJoined& event, absl::Time now) {
   std::string what = absl::StrFormat("with server %d", event.server.rank);
   if (event.lost == 0) {
     table_.Admit(event.server, event.join_id, now);

@@ -42,7 +42,7 @@ class LostServers {
   // Takes a server out: others answer for its keys. REQUIRES: MayGoOnWithoutOne().
   std::string TakeOut(const NodeInfo& gone, const std::string& how);
   // Lets a server join, in the place of one that is lost or of none. REQUIRES: the table CanAdmit.
-  std::string TakeIn(const ServerJoined& event, absl::Time now);
+  std::string AddServer(const ServerJoined& event, absl::Time now);
   // Returns the keys for which a server answers, summed up. Slots that have moved count for a
   // sixteenth of their home's keys each.
   Placer::Load LoadOf(NodeId server) const;

@@ -15,8 +15,20 @@ bool IsFinite(std::span<const float> values) {
   return std::ranges::all_of(values, [](float value) { return std::isfinite(value); });
 }
 
-// Sets the weights of the segments that the last reply of whole weights has.
+// Returns whether workers keep a copy of the key's whole weights beside its replies, each of which
+// may lack those of some segments.
+bool HasCopy(const KeyPlan& plan) {
+  return plan.codecs.reply == ReplyKind::kWeights && plan.entry.segments.size() > 1;
+}
+
+// Sets the weights of the segments that the last reply of whole weights has. The others are those
+// of the snapshot, or without one of the worker's copy.
 absl::Status TakeWholeWeights(const KeyPlan& plan, const GivenReply& given, StateParts* parts) {
+  const bool has_copy = given.replica.size() == plan.entry.elements * sizeof(float);
+  if (!given.replica.empty() && !(has_copy && HasCopy(plan))) {
+    return InvalidArgument("a copy of %d bytes for %d elements", given.replica.size(),
+                           plan.entry.elements);
+  }
   const SegmentedCodec& codec = plan.codecs.Pull(given.payload_step);
   float* const weights = parts->weights.Mutable();
   SegmentedCodec::Segments segments(codec, given.payload);
@@ -30,7 +42,14 @@ absl::Status TakeWholeWeights(const KeyPlan& plan, const GivenReply& given, Stat
       parts->segments[i].has_weights = true;
     } else if (!parts->segments[i].has_weights) {
       // No worker had a gradient of it in that step, so the reply does not tell it.
-      return InvalidArgument("it lacks the weights of segment %d", i);
+      if (has_copy) {
+        DecodeFloats(
+            given.replica.subspan(codec.segment_offset(i) * sizeof(float), n * sizeof(float)), out);
+      }
+      if (!has_copy || !IsFinite(out)) {
+        return InvalidArgument("it lacks the weights of segment %d", i);
+      }
+      parts->segments[i].has_weights = true;
     }
   }
   return absl::OkStatus();
@@ -64,8 +83,9 @@ absl::Status TakeWeights(const KeyPlan& plan, const GivenReply& given, StatePart
 
 uint64_t MaxGivenBytes(const KeyPlan& plan) {
   if (plan.entry.kind != KeyKind::kDense) return 0;
-  const uint64_t replica =
-      plan.codecs.keeps_replica() ? plan.entry.elements * sizeof(float) : uint64_t{0};
+  const uint64_t replica = plan.codecs.keeps_replica() || HasCopy(plan)
+                               ? plan.entry.elements * sizeof(float)
+                               : uint64_t{0};
   return kGivenReplyRoom + plan.MaxPayloadBytes() + replica;
 }
 

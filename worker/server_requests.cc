@@ -385,6 +385,9 @@ absl::Status ServerRequests::FetchWeights(const StateCall& call, absl::Time dead
   BDN_ASSIGN_OR_RETURN(const Tensor* const found, tensors_->FindDense(call.tensor));
   const Tensor& tensor = *found;
   for (const TensorPart& of : tensor.parts) {
+    if (of.exchange->keeps_copy() && of.exchange->is_idle()) {
+      of.exchange->AdoptCopy(of.segment, call.out.subspan(of.offset, of.elements));
+    }
     // Replies of whole weights or aggregates build on nothing.
     if (!of.exchange->key().link.codecs.keeps_replica()) continue;
     if (!of.exchange->is_idle()) {  // the replica belongs to a stage then

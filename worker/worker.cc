@@ -384,19 +384,24 @@ void Worker::LetSurvive(const CatalogueDelta& delta) {
       joined_.config.min_workers != 0 && joined_.config.min_workers < joined_.config.num_workers;
   std::vector<RecoveryTable::KeyFacts> keys;
   for (size_t i = 0; i < delta.keys.size(); ++i) {
-    const KeyExchange* const exchange = tensors_.FindKey(delta.keys[i].key);
+    KeyExchange* const exchange = tensors_.FindKey(delta.keys[i].key);
     const DeclaredKey& key = exchange->key();
-    const bool has_replica = key.entry.kind == KeyKind::kDense && key.link.codecs.keeps_replica();
+    const bool is_dense = key.entry.kind == KeyKind::kDense;
+    const bool has_replica = is_dense && key.link.codecs.keeps_replica();
+    // The last reply of a group may lack some of its weights.
+    const bool has_copy = is_dense && keeps_reply && key.entry.segments.size() > 1 &&
+                          key.link.codecs.reply == ReplyKind::kWeights;
     keys.push_back({.key = key.entry.key,
                     .home = delta.owners[i],
                     .declared_in = delta.version.epoch,
                     .catalogue_version = delta.version.catalogue,
-                    .is_dense = key.entry.kind == KeyKind::kDense,
+                    .is_dense = is_dense,
                     .elements = key.entry.elements,
                     .tensor = key.tensor_names[0],
                     .snapshot_every = SnapshotEvery(key, most),
                     .keeps_reply = keeps_reply,
-                    .replica = has_replica ? exchange->replica() : nullptr});
+                    .replica = has_replica ? exchange->replica() : nullptr,
+                    .copy = has_copy ? exchange->KeepCopy() : nullptr});
   }
   requests_->AddKeys(std::move(keys));
 }

@@ -1,3 +1,4 @@
+#include <cmath>
 #include <deque>
 #include <map>
 #include <memory>
@@ -40,6 +41,8 @@ struct Scene {
   std::vector<Step> rules;     // after these steps rank 0 sets another rule
   Step uncompressed_from = 0;  // a push of this step asks for it
   uint32_t absent = 0;         // one push in so many is absent
+  // All segments but the first have a gradient in one step of so many; 0: in each.
+  uint32_t rarely = 0;
 };
 
 struct World {
@@ -77,7 +80,9 @@ struct World {
                             .tensor = "tensor",
                             .snapshot_every = scene.snapshot_every,
                             .keeps_reply = lost_workers > 0,
-                            .replica = KeepsReplica() ? worker.replica : nullptr});
+                            .replica = KeepsReplica() ? worker.replica : nullptr,
+                            .copy = KeepsCopy() ? worker.replica : nullptr});
+      if (KeepsCopy()) worker.replica->values.assign(plan_->entry.elements, NAN);
       worker.script = ScriptOf(rank);
     }
   }
@@ -171,12 +176,18 @@ struct World {
     return scene_.key.kind == KeyKind::kDense && plan_->codecs.keeps_replica();
   }
 
+  // As Worker::LetSurvive decides.
+  bool KeepsCopy() const {
+    return lost_workers_ > 0 && scene_.key.segments.size() > 1 &&
+           plan_->codecs.reply == ReplyKind::kWeights;
+  }
+
   // Decodes a reply as a worker does, whenever it comes to that.
   void Decode(Worker* worker) {
     const Frame frame = *std::exchange(worker->undecoded, std::nullopt);
     Replica& replica = *worker->replica;
     MutexLock lock(&replica.mu);
-    if (replica.step != frame.header.base_step) {
+    if (KeepsReplica() && replica.step != frame.header.base_step) {
       return Fail(absl::StrFormat("a reply of step %d builds on step %d, not on %d",
                                   frame.header.step, frame.header.base_step,
                                   replica.step.value_or(999)));
@@ -186,9 +197,13 @@ struct World {
     for (size_t i = 0; i < codec.num_segments(); ++i) {
       const std::optional<ByteSpan> payload = segments.Next();
       if (!payload.has_value()) continue;
-      codec.codec().DecodeAdd(*payload, 1.0f,
-                              {replica.values.data() + codec.segment_offset(i), DType::kFloat32,
-                               codec.segment_elements(i)});
+      const MutableView out{replica.values.data() + codec.segment_offset(i), DType::kFloat32,
+                            codec.segment_elements(i)};
+      if (KeepsReplica()) {
+        codec.codec().DecodeAdd(*payload, 1.0f, out);
+      } else {
+        codec.codec().Decode(*payload, 1.0f, out);
+      }
     }
     replica.step = frame.header.step;
   }
@@ -201,7 +216,7 @@ struct World {
     DecodeFloats(value.payload.span(),
                  std::span(replica.values)
                      .subspan(value.header.element_offset, value.payload.size() / sizeof(float)));
-    replica.step = value.header.base_step;
+    if (KeepsReplica()) replica.step = value.header.base_step;
   }
 
   void Fail(absl::string_view why) {
@@ -223,6 +238,22 @@ struct World {
     return segment == 0 ? 0 : plan_->codecs.pull->segment_offset(segment);
   }
 
+  // A push in which all segments but the first are absent.
+  Frame PushOfFirst(FrameHeader header, Rank rank, Step step) const {
+    const SegmentedCodec& codec = *plan_->codecs.push;
+    const std::vector<float> values = ValuesOfPush(rank, step, codec.num_elements());
+    std::vector<SegmentedCodec::Input> inputs;
+    for (size_t i = 0; i < codec.num_segments(); ++i) {
+      inputs.push_back(
+          {{values.data() + codec.segment_offset(i), DType::kFloat32, codec.segment_elements(i)},
+           1.0f,
+           i == 0});
+    }
+    Buffer payload = Buffer::Allocate(codec.MaxEncodedBytes());
+    const size_t used = codec.Encode(inputs, Draw(), payload.mutable_span()).value();
+    return MakeFrame(header, payload.Prefix(used));
+  }
+
   Frame FrameOf(Worker* worker, const Op& op) {
     const uint64_t n = plan_->entry.elements;
     switch (op.kind) {
@@ -238,6 +269,8 @@ struct World {
                          ? MakeBare(FrameType::kPush, kKey, op.step, worker->rank, n, kFlagAbsent)
                          : MakePush(kKey, op.step, worker->rank,
                                     ValuesOfPush(worker->rank, op.step, n), options);
+        const bool is_first_alone = scene_.rarely != 0 && op.step % scene_.rarely != 0;
+        if (is_first_alone) push = PushOfFirst(push.header, worker->rank, op.step);
         if (asks) push.header.flags |= kFlagUncompressed;
         push.header.learning_rate = 0.1f;
         return push;
@@ -323,7 +356,7 @@ struct World {
                                        frame->header.base_step, Crc32c(frame->payload.span()))
                      : std::string(frame.status().message()));
       if (!frame.ok()) Fail(frame.status().message());
-      if (frame.ok() && KeepsReplica()) {
+      if (frame.ok() && (KeepsReplica() || KeepsCopy())) {
         const FrameHeader& header = frame->header;
         const bool is_round = header.type == FrameType::kReply && header.request == 0;
         if (is_round && HasPayload(header.flags)) worker->undecoded = *frame;
@@ -578,6 +611,10 @@ std::vector<Scene> Scenes() {
       {.name = "Momentum",
        .key = {.push = "none", .pull = "none", .segments = {3, 5}, .rule = "sgd(momentum=0.9)"},
        .snapshot_every = 3},
+      {.name = "RareGradients",
+       .key = {.push = "none", .pull = "none", .segments = {3, 5}, .rule = "sgd(momentum=0.9)"},
+       .snapshot_every = 7,
+       .rarely = 5},
       {.name = "Broadcast", .key = {.segments = {16}, .kind = KeyKind::kBroadcast}},
   };
 }
@@ -645,7 +682,7 @@ TEST_P(RecoverySearch, WorkersThatAreLeftAgree) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Scenes, RecoverySearch, ::testing::Range(0, 9), [](const auto& of) {
+INSTANTIATE_TEST_SUITE_P(Scenes, RecoverySearch, ::testing::Range(0, 10), [](const auto& of) {
   return Scenes()[static_cast<size_t>(of.param)].name;
 });
 

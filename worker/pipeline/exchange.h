@@ -39,6 +39,10 @@ struct LinkMemory {
   std::vector<float> momentum;
   // The weights on which replies build, if they do; never null.
   std::shared_ptr<Replica> replica = std::make_shared<Replica>();
+  // A copy of whole weights, on which no reply builds: a group may be estimated from it whose last
+  // reply lacks the weights of some tensors. NaN where this worker was never told one. Null: none
+  // is kept.
+  std::shared_ptr<Replica> copy;
   LinkMonitor monitor;  // watches the push's error feedback
   // The device that holds residual and momentum, because the last exchange was of a tensor in its
   // memory; then the arrays above are empty. Null: the host holds them.

@@ -1,6 +1,7 @@
 #include "worker/pipeline/key_exchange.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "common/base/log.h"
@@ -349,6 +350,19 @@ absl::Status KeyExchange::SetState(LinkState what, size_t segment, std::span<con
   state.resize(key_.entry.elements);
   std::copy(in.begin(), in.end(), state.begin() + key_.link.codecs.push->segment_offset(segment));
   return absl::OkStatus();
+}
+
+std::shared_ptr<const Replica> KeyExchange::KeepCopy() {
+  memory_.copy = std::make_shared<Replica>();
+  MutexLock lock(&memory_.copy->mu);
+  memory_.copy->values.assign(key_.entry.elements, std::numeric_limits<float>::quiet_NaN());
+  return memory_.copy;
+}
+
+void KeyExchange::AdoptCopy(size_t segment, std::span<const float> weights) {
+  MutexLock lock(&memory_.copy->mu);
+  std::copy(weights.begin(), weights.end(),
+            memory_.copy->values.begin() + key_.link.codecs.pull->segment_offset(segment));
 }
 
 void KeyExchange::AdoptReplica(size_t segment, Step step, std::span<const float> weights) {

@@ -113,6 +113,11 @@ class KeyExchange {
 
   // Returns the weights on which replies build; any thread may copy them at any time.
   std::shared_ptr<const Replica> replica() const { return memory_.replica; }
+  // Keeps a copy of whole weights from now on, and returns it: any thread may copy it at any time.
+  std::shared_ptr<const Replica> KeepCopy();
+  bool keeps_copy() const { return memory_.copy != nullptr; }
+  // Takes the weights of one segment, as a server has told them, into the copy.
+  void AdoptCopy(size_t segment, std::span<const float> weights);
   // Ends the export of the link's measurements.
   void EndMonitor() { memory_.monitor.End(); }
   float previous_learning_rate() const { return memory_.previous_learning_rate; }

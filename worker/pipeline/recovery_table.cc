@@ -615,8 +615,11 @@ void RecoveryTable::Give(Log* log, absl::Time now, Actions* out) {
         next_give_ = std::min(next_give_, now + kGivePause);
         return;
       }
-      if (replica.has_value()) given.replica = replica->span();
+    } else if (log->facts.copy != nullptr) {
+      // Also before the reply is decoded, which tells the weights that it changes by itself.
+      replica = log->facts.copy->CopyNow();
     }
+    if (replica.has_value()) given.replica = replica->span();
     const bool lacks = log->facts.replica != nullptr && !replica.has_value();
     if (lacks || !CheckPayload(*log->reply).ok()) given = {.is_refusal = true};
   }

@@ -56,6 +56,7 @@ class RecoveryTable {
     // The last reply is kept, from which the key is estimated if a worker is lost with its server.
     bool keeps_reply = false;
     std::shared_ptr<const Replica> replica;  // null: replies build on none
+    std::shared_ptr<const Replica> copy;     // of a group's whole weights; null: none is kept
   };
 
   explicit RecoveryTable(const RequestTable::Options& options)

@@ -21,6 +21,11 @@ struct Replica {
   // first reply comes.
   std::optional<Step> step;
 
+  // Returns the weights as they are now.
+  Buffer CopyNow() const {
+    MutexLock lock(&mu);
+    return Buffer::CopyOf(std::as_bytes(std::span(values)));
+  }
   // Returns the weights as the step left them, float32[elements]; nothing if they are of another.
   std::optional<Buffer> CopyOf(Step of) const {
     MutexLock lock(&mu);

@@ -306,6 +306,11 @@ void DecodeWeights(const DeclaredKey& key, const Exchange& exchange, ByteSpan pa
   // Whole weights need no replica, and a caller that does not want them needs none either.
   if (!key.link.codecs.keeps_replica()) {
     if (wanted.data != nullptr) codec.Decode(payload, 1.0f, wanted);
+    if (memory->copy != nullptr) {
+      codec.Decode(payload, 1.0f,
+                   {memory->copy->values.data() + layout.segment_offset(i), DType::kFloat32,
+                    layout.segment_elements(i)});
+    }
     return;
   }
   const size_t n = layout.segment_elements(i);
@@ -360,12 +365,12 @@ void DecodeReply(const DeclaredKey& key, const Frame& reply, LinkMemory* memory,
     if (exchange->nonfinite && segment.data.data != nullptr) FillNaN(segment.data);
   }
   if (!HasPayload(reply.header.flags)) return;
-  if (!key.link.codecs.keeps_replica()) {
-    return DecodePayload(key, *exchange, reply.payload.span(), memory);
-  }
-  MutexLock lock(&memory->replica->mu);
+  Replica* const kept =
+      key.link.codecs.keeps_replica() ? memory->replica.get() : memory->copy.get();
+  if (kept == nullptr) return DecodePayload(key, *exchange, reply.payload.span(), memory);
+  MutexLock lock(&kept->mu);
   DecodePayload(key, *exchange, reply.payload.span(), memory);
-  memory->replica->step = exchange->step;
+  kept->step = exchange->step;  // of a copy nobody asks
 }
 
 void UndoPush(const DeclaredKey& key, LinkMemory* memory, Exchange* exchange) {
