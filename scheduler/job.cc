@@ -31,7 +31,8 @@ Job::Job(JobOptions options, absl::Time now, JobLog* log)
       join_deadline_(options_.is_followed ? absl::InfiniteFuture() : now + options_.join_timeout),
       table_(options_.config.num_workers, options_.config.num_servers,
              options_.has_leases ? options_.config.lease_timeout : absl::InfiniteDuration()),
-      declarations_(options_) {}
+      declarations_(options_),
+      lost_servers_(options_, is_logged_, declarations_, &table_) {}
 
 // ---- the log
 
@@ -58,7 +59,7 @@ void Job::Resume(const std::vector<JobEvent>& events, absl::Time now) {
   // Whoever has left may not have the answer, and asks again while its lease lasts.
   if (work_done_) table_.TakeBackLeft();
   table_.RenewLeases(now);
-  if (servers_deadline_ < absl::InfiniteFuture()) servers_deadline_ = now + options_.join_timeout;
+  lost_servers_.RenewDeadline(now);
   log_ = log;
 }
 
@@ -80,7 +81,7 @@ void Job::Replay(const JobEvent& event, absl::Time now) {
   } else if (const auto* lost = std::get_if<NodeLost>(&event)) {
     TakeOut(lost->node, lost->how);
   } else if (const auto* joined = std::get_if<ServerJoined>(&event)) {
-    const bool may_join = MayLoseServers() && state() == State::kRunning;
+    const bool may_join = lost_servers_.may_lose() && state() == State::kRunning;
     if (may_join && table_.CanAdmit(joined->server, joined->join_id, joined->lost)) {
       OnServerJoined(*joined, now);
     }
@@ -96,34 +97,16 @@ void Job::Replay(const JobEvent& event, absl::Time now) {
     Stop(stopped->why);
   } else if (std::get_if<JobResumed>(&event) != nullptr) {
     calls_.Clear();
-    newcomers_.clear();
+    lost_servers_.ForgetWaiting();
   } else if (const auto* state = std::get_if<BarrierState>(&event)) {
-    Meeting& meeting = barriers_.try_emplace(state->barrier, roster_).first->second;
+    std::vector<RosterMember> members;
     for (const auto& [node, numbers] : state->arrivals) {
-      if (!CheckWorker(node, "barrier").ok()) continue;
-      meeting.barrier.Arrive(MemberOf(node));
-      meeting.numbers[node] = numbers;
+      if (CheckWorker(node, "barrier").ok()) members.push_back(MemberOf(node));
     }
+    barriers_.Restore(*state, roster_, members);
   } else if (const auto* answered = std::get_if<ArrivalsAnswered>(&event)) {
-    answered_[answered->node] = answered->answers;
+    barriers_.Restore(*answered);
   }
-}
-
-std::vector<JobEvent> Job::BarrierEvents() const {
-  std::vector<JobEvent> events;
-  for (const auto& [name, meeting] : barriers_) {
-    BarrierState state{.barrier = name};
-    for (const RosterMember& member : meeting.barrier.present()) {
-      const auto numbered = meeting.numbers.find(member.node);
-      state.arrivals[member.node];
-      if (numbered != meeting.numbers.end()) state.arrivals[member.node] = numbered->second;
-    }
-    events.push_back(std::move(state));
-  }
-  for (const auto& [node, answers] : answered_) {
-    if (!answers.empty()) events.push_back(ArrivalsAnswered{node, answers});
-  }
-  return events;
 }
 
 // ---- calls
@@ -177,19 +160,14 @@ void Job::Withdraw(const WaitingCall& call) {
     case WaitSubject::Kind::kDeclare:  // A later call with the same list goes on with the batch.
       return;
     case WaitSubject::Kind::kVacancy:
-      newcomers_.erase(call.subject.batch);
+      lost_servers_.GiveUp(call.subject.batch);
       return;
     case WaitSubject::Kind::kBarrier: {
-      const auto barrier = barriers_.find(call.subject.barrier);
-      if (barrier == barriers_.end()) return;  // the barrier has ended meanwhile
+      const std::string& name = call.subject.barrier;
+      if (!barriers_.Has(name)) return;  // the barrier has ended meanwhile
       const RosterMember member = MemberOf(call.node);
-      barrier->second.barrier.Withdraw(member);
-      barrier->second.numbers.erase(call.node);
-      if (barrier->second.barrier.empty()) {
-        barriers_.erase(barrier);
-      } else if (leaving_.Has(member)) {
-        AbortIfLeaving(call.subject.barrier, member);
-      }
+      barriers_.Withdraw(name, member);
+      if (barriers_.Has(name) && leaving_.Has(member)) AbortIfLeaving(name, member);
       return;
     }
     case WaitSubject::Kind::kLeave:
@@ -206,13 +184,13 @@ std::string Job::WaitedFor(const WaitingCall& call) const {
       return "waiting for " + table_.Missing();
     case WaitSubject::Kind::kBarrier:
       return absl::StrFormat("barrier '%s': waiting for %s", call.subject.barrier,
-                             barriers_.at(call.subject.barrier).barrier.Missing());
+                             barriers_.Missing(call.subject.barrier));
     case WaitSubject::Kind::kLeave:
       return "waiting to leave with " + leaving_.Missing();
     case WaitSubject::Kind::kDeclare:
       return declarations_.WaitedFor(call.subject.batch);
     case WaitSubject::Kind::kVacancy:
-      return WaitOfServers();
+      return lost_servers_.Wait();
   }
   return "";
 }
@@ -330,7 +308,7 @@ absl::Status Job::CheckJoin(const JoinRequest& request, uint32_t version) const 
 absl::Status Job::CheckTakesMore(Role role) const {
   const std::string& id = options_.config.job_id;
   // A server may be to take the place of one that is lost.
-  if (role == Role::kServer && MayLoseServers() && state() == State::kRunning) {
+  if (role == Role::kServer && lost_servers_.may_lose() && state() == State::kRunning) {
     return absl::OkStatus();
   }
   // Unavailable, because the caller is to come again for the next job.
@@ -339,7 +317,7 @@ absl::Status Job::CheckTakesMore(Role role) const {
   }
   if (!failure_.ok()) return failure_;
   // A server that was started again while the job ended is late, and not wrong.
-  if (role == Role::kServer && MayLoseServers() && state() == State::kDone) {
+  if (role == Role::kServer && lost_servers_.may_lose() && state() == State::kDone) {
     return Unneeded("job '%s' is done and takes no more", id);
   }
   if (table_.frozen()) {
@@ -389,48 +367,18 @@ CallId Job::JoinAgain(const MembershipTable::Member& member, const JoinRequest& 
 CallId Job::AwaitVacancy(const JoinRequest& request, absl::Time deadline, absl::Time now) {
   if (absl::Status status = table_.CheckAdmits(request); !status.ok()) return AnswerNow(status);
   now_ = now;
-  const uint64_t number = next_newcomer_++;
+  const uint64_t number = lost_servers_.NewNumber();
   const CallId call_id = calls_.Add({{WaitSubject::Kind::kVacancy, number}, 0, deadline});
-  newcomers_[number] = {request, call_id};
+  lost_servers_.Await(number, request, call_id);
   AdmitServers();
   return call_id;
 }
 
-std::string Job::WaitOfServers() const {
-  const size_t here = table_.membership()->servers.size();
-  if (here < static_cast<size_t>(options_.config.num_servers)) {
-    return absl::StrFormat("waiting to be let in, with %d of %d servers here", here,
-                           options_.config.num_servers);
-  }
-  return absl::StrFormat("waiting for a server of the job to be lost: all %d are here", here);
-}
-
-uint64_t Job::FindNewcomer(Rank rank) const {
-  if (state() != State::kRunning) return 0;
-  for (const auto& [number, newcomer] : newcomers_) {
-    const Rank wanted = newcomer.request.wanted_rank;
-    const bool has_rank =
-        rank < 0 ? table_.VacantServerRank(wanted) >= 0 : wanted < 0 || wanted == rank;
-    // Another one may have joined with its public key meanwhile.
-    if (has_rank && table_.CheckAdmits(newcomer.request).ok()) return number;
-  }
-  return 0;
-}
-
-absl::Status Job::AdmitNewcomer(uint64_t number, NodeId lost, const std::string& how) {
-  const JoinRequest request = newcomers_.at(number).request;
-  const Rank rank =
-      lost == 0 ? table_.VacantServerRank(request.wanted_rank) : table_.Find(lost)->info.rank;
-  const ServerJoined event{table_.MakeServer(request, rank), request.join_id, lost, how};
+absl::Status Job::AdmitServer(uint64_t number, NodeId lost, const std::string& how) {
+  const ServerJoined event = lost_servers_.JoinOf(number, lost, how);
   BDN_RETURN_IF_ERROR(Record(event));
   OnServerJoined(event, now_);
-  // A server that has asked twice is the same one in both calls.
-  for (auto next = newcomers_.begin(); next != newcomers_.end();) {
-    const auto one = next++;
-    const uint64_t join_id = one->second.request.join_id;
-    if (one->first != number && (join_id == 0 || join_id != request.join_id)) continue;
-    const CallId call_id = one->second.call_id;
-    newcomers_.erase(one);
+  for (const CallId call_id : lost_servers_.TakeCalls(number)) {
     Complete(call_id, absl::OkStatus());
     FillJoined(event.server, &completions_.back().join);
   }
@@ -439,21 +387,19 @@ absl::Status Job::AdmitNewcomer(uint64_t number, NodeId lost, const std::string&
 
 void Job::AdmitServers() {
   while (now_ >= deferred_until_) {
-    const uint64_t number = FindNewcomer(-1);
+    const uint64_t number = lost_servers_.FindWaiting(-1);
     // Advance tries again whatever cannot be logged now.
-    if (number == 0 || !AdmitNewcomer(number, 0, "").ok()) return;
+    if (number == 0 || !AdmitServer(number, 0, "").ok()) return;
   }
 }
 
-void Job::DismissNewcomers() {
+void Job::DismissServers() {
   const std::string& id = options_.config.job_id;
   const absl::Status end = options_.is_followed
                                ? Unavailable("job '%s' ends; the next one begins then", id)
                            : failure_.ok() ? Unneeded("job '%s' is done and takes no more", id)
                                            : failure_;
-  for (const auto& [number, newcomer] : std::exchange(newcomers_, {})) {
-    Complete(newcomer.call_id, end);
-  }
+  CompleteAll(lost_servers_.TakeAllCalls(), end);
 }
 
 void Job::StartIfFull(absl::Time now) {
@@ -587,29 +533,25 @@ CallId Job::ArriveAtBarrier(NodeId node, const Arrival& arrival, absl::Time dead
   const std::string& name = arrival.barrier;
   absl::Status status = CheckWorker(node, "barrier");
   if (status.ok()) status = CheckText(options_.limits, "barrier", name);
-  if (status.ok() && barriers_.size() >= kMaxBarriers && barriers_.count(name) == 0) {
+  if (status.ok() && !barriers_.MayOpen(name, kMaxBarriers)) {
     status = ResourceExhausted("more than %d barriers are open", kMaxBarriers);
   }
   if (!status.ok()) return AnswerNow(status);
   if (arrival.number != 0) {
-    std::map<uint64_t, std::vector<Rank>>& answers = answered_[node];
-    answers.erase(answers.begin(), answers.lower_bound(arrival.first_open));
+    const std::vector<Rank>* answer = barriers_.AnswerTo(node, arrival.number, arrival.first_open);
     // The answer to this arrival was lost on its way.
-    if (const auto answer = answers.find(arrival.number); answer != answers.end()) {
+    if (answer != nullptr) {
       const CallId call_id = AnswerNow(absl::OkStatus());
-      completions_.back().vacant = answer->second;
+      completions_.back().vacant = *answer;
       return call_id;
     }
   }
   status = Record(BarrierReached{node, name, arrival.number});
   if (!status.ok()) return AnswerNow(status);
-  const auto [open, is_new] = barriers_.try_emplace(name, roster_);
-  Meeting& meeting = open->second;
   const RosterMember member = MemberOf(node);
-  meeting.barrier.Arrive(member);
-  if (arrival.number != 0) meeting.numbers[node].insert(arrival.number);
+  const bool is_new = barriers_.Arrive(name, roster_, member, arrival.number);
   const CallId call_id = calls_.Add({{WaitSubject::Kind::kBarrier, 0, name}, node, deadline});
-  if (meeting.barrier.full()) {
+  if (barriers_.IsFull(name)) {
     EndBarrier(name, absl::OkStatus());
   } else if (is_new) {
     // A worker that leaves ends the barriers that are open then without it. This barrier is new, so
@@ -625,18 +567,11 @@ CallId Job::ArriveAtBarrier(NodeId node, const Arrival& arrival, absl::Time dead
 
 void Job::EndBarrier(const std::string& name, const absl::Status& status) {
   CompleteAll(calls_.WaitingFor({WaitSubject::Kind::kBarrier, 0, name}), status);
-  if (status.ok()) {
-    for (const auto& [node, numbers] : barriers_.at(name).numbers) {
-      for (const uint64_t number : numbers) {
-        answered_[node][number] = table_.membership()->vacant;
-      }
-    }
-  }
-  barriers_.erase(name);
+  barriers_.End(name, status.ok(), table_.membership()->vacant);
 }
 
 void Job::AbortIfLeaving(const std::string& name, const RosterMember& member) {
-  if (barriers_.at(name).barrier.Has(member)) return;
+  if (barriers_.Has(name, member)) return;
   EndBarrier(name, Aborted("barrier '%s': %s is leaving the job instead", name, NameOf(member)));
 }
 
@@ -653,7 +588,7 @@ CallId Job::Leave(NodeId node, const absl::Status& reason, absl::Time deadline, 
   if (member != nullptr && member->left && reason.ok()) return AnswerNow(absl::OkStatus());
   absl::Status status = CheckMember(node);
   const bool is_of_server =
-      status.ok() && member->info.role == Role::kServer && !work_done_ && MayLoseServers();
+      status.ok() && member->info.role == Role::kServer && !work_done_ && lost_servers_.may_lose();
   // A signal ends a server for a reason of its own, such as a new version of its pod. Any other
   // error is one that the job would have with another server, too.
   const bool is_stopped = absl::IsUnavailable(reason);
@@ -698,10 +633,7 @@ CallId Job::LeaveAsWorker(const RosterMember& member, absl::Time deadline) {
   Happened("leaving", NameOf(member));
   ChangeForServers();
   // Barriers and declarations that wait for this worker would wait for ever.
-  for (auto next = barriers_.begin(); next != barriers_.end();) {
-    const std::string name = (next++)->first;
-    AbortIfLeaving(name, member);
-  }
+  for (const std::string& name : barriers_.Names()) AbortIfLeaving(name, member);
   const PlacementVersion before = declarations_.version();
   declarations_.OnLeaving(member);
   if (declarations_.version() != before) ChangeForServers();
@@ -720,8 +652,8 @@ void Job::EndWork() {
   for (const NodeInfo& worker : table_.membership()->workers) {
     if (calls_.Has({WaitSubject::Kind::kLeave}, worker.id)) table_.MarkLeft(worker.id);
   }
-  DismissNewcomers();
-  servers_deadline_ = absl::InfiniteFuture();
+  DismissServers();
+  lost_servers_.DropDeadline();
   ChangeForAll();
   Happened("done", "all workers have left");
   CompleteAll(calls_.WaitingFor({WaitSubject::Kind::kLeave}), absl::OkStatus());
@@ -733,10 +665,10 @@ void Job::Fail(absl::Status failure) {
   failure_ = std::move(failure);
   Happened("failed", std::string(failure_.message()));
   ChangeForAll();
-  DismissNewcomers();
+  DismissServers();
   CompleteAll(calls_.All(), failure_);
   // After all calls are answered nothing waits at a barrier or for a batch.
-  barriers_.clear();
+  barriers_.Clear();
   declarations_.Abandon();
 }
 
@@ -745,10 +677,10 @@ void Job::Lost(NodeId node, const std::string& how) { (void)Lose(node, how); }
 absl::Status Job::Lose(NodeId node, const std::string& how) {
   const MembershipTable::Member* member = table_.Find(node);
   const bool is_server = member != nullptr && member->info.role == Role::kServer &&
-                         member->is_here() && MayLoseServers();
+                         member->is_here() && lost_servers_.may_lose();
   // In one event: the slots go to the server that waits, and not to the others.
-  const uint64_t waiting = is_server ? FindNewcomer(member->info.rank) : 0;
-  if (waiting != 0) return AdmitNewcomer(waiting, node, how);
+  const uint64_t waiting = is_server ? lost_servers_.FindWaiting(member->info.rank) : 0;
+  if (waiting != 0) return AdmitServer(waiting, node, how);
   BDN_RETURN_IF_ERROR(Record(NodeLost{node, how}));
   TakeOut(node, how);
   return absl::OkStatus();
@@ -767,7 +699,7 @@ void Job::TakeOut(NodeId node, const std::string& how) {
     GoOnWithoutServer(member->info, how);
   } else if (MayGoOnWithout(member->info)) {
     GoOnWithout(MemberOf(node), how);
-  } else if (member->info.role == Role::kServer && MayLoseServers() &&
+  } else if (member->info.role == Role::kServer && lost_servers_.may_lose() &&
              options_.config.num_servers > 1) {
     FailBy(node, how + "; no server is left");
   } else {
@@ -790,54 +722,26 @@ void Job::FailBy(NodeId node, const std::string& how) {
 }
 
 bool Job::MayGoOnWithout(const NodeInfo& node) const {
-  if (node.role == Role::kServer) {
-    // Somebody starts again whatever ends of a job with a log.
-    return MayLoseServers() && (is_logged_ || table_.membership()->servers.size() > 1);
-  }
+  if (node.role == Role::kServer) return lost_servers_.MayGoOnWithoutOne();
   const int fewest = options_.config.min_workers;
   return fewest > 0 && roster_.size() > static_cast<size_t>(fewest);
 }
 
-HomeBytes Job::BytesOfHomes() const {
-  HomeBytes bytes;
-  for (const NodeId home : table_.Homes()) bytes[home] = declarations_.LoadOf(home).key_bytes;
-  return bytes;
-}
-
 void Job::GoOnWithoutServer(const NodeInfo& gone, const std::string& how) {
-  const std::string name = MembershipTable::Describe(gone);
-  Happened("lost", name);
-  table_.EvictServer(gone.id, Evicted("the job goes on without %s, which %s", name, how),
-                     BytesOfHomes());
-  const Membership& now = *table_.membership();
-  GoesOn(absl::StrFormat("with %d of %d servers: without server %d, which %s", now.servers.size(),
-                         options_.config.num_servers, gone.rank, how));
+  Happened("lost", MembershipTable::Describe(gone));
+  GoesOn(lost_servers_.TakeOut(gone, how));
   OnServersChanged();
 }
 
 void Job::OnServerJoined(const ServerJoined& event, absl::Time now) {
-  const std::string name = MembershipTable::Describe(event.server);
-  std::string what = absl::StrFormat("with server %d", event.server.rank);
-  if (event.lost == 0) {
-    table_.Admit(event.server, event.join_id, now);
-  } else {
-    const std::string lost = MembershipTable::Describe(table_.Find(event.lost)->info);
-    Happened("lost", lost);
-    table_.Replace(event.lost, Evicted("the job goes on without %s, which %s", lost, event.how),
-                   BytesOfHomes(), event.server, event.join_id, now);
-    what += absl::StrFormat(" in the place of node %d, which %s", event.lost, event.how);
-  }
-  Happened("joined", name);
-  const Membership& all = *table_.membership();
-  GoesOn(absl::StrFormat("with %d of %d servers: %s", all.servers.size(),
-                         options_.config.num_servers, what));
+  if (event.lost != 0) Happened("lost", MembershipTable::Describe(table_.Find(event.lost)->info));
+  Happened("joined", MembershipTable::Describe(event.server));
+  GoesOn(lost_servers_.TakeIn(event, now));
   OnServersChanged();
 }
 
 void Job::OnServersChanged() {
-  servers_changed_ = now_;
-  const bool has_none = table_.membership()->servers.empty();
-  servers_deadline_ = has_none ? now_ + options_.join_timeout : absl::InfiniteFuture();
+  lost_servers_.OnChanged(now_);
   MakeWorkersView();
   ChangeForAll();
   declarations_.OnMembership(table_.membership());
@@ -845,23 +749,10 @@ void Job::OnServersChanged() {
 }
 
 void Job::FailWithoutServers() {
-  constexpr size_t kMostNames = 8;
-  std::string names;
-  size_t count = 0;
-  const NodeInfo* last = nullptr;
-  for (const auto& [id, member] : table_.members()) {
-    if (member.info.role != Role::kServer || member.evicted.ok()) continue;
-    last = &member.info;
-    if (++count > kMostNames) continue;
-    names += (count > 1 ? ", " : "") + MembershipTable::Describe(member.info);
-  }
-  if (count > kMostNames) absl::StrAppendFormat(&names, " and %d more", count - kMostNames);
-  const std::string why =
-      absl::StrFormat("no server is left, and none has joined for %s: the job has lost %s",
-                      absl::FormatDuration(options_.join_timeout), names);
-  if (!Record(JobStopped{why}).ok()) return;
-  lost_ = last;
-  Fail(Aborted("%s", why));
+  const LostServers::Loss loss = lost_servers_.LossOfAll();
+  if (!Record(JobStopped{loss.why}).ok()) return;
+  lost_ = loss.last;
+  Fail(Aborted("%s", loss.why));
 }
 
 void Job::GoOnWithout(const RosterMember& gone, const std::string& how) {
@@ -877,17 +768,7 @@ void Job::GoOnWithout(const RosterMember& gone, const std::string& how) {
                          options_.config.num_workers, NameOf(gone), how));
   // Its own calls first: nothing that they wait for concerns it any more.
   CompleteAll(calls_.Of(gone.node), evicted);
-  for (auto next = barriers_.begin(); next != barriers_.end();) {
-    const auto barrier = next++;
-    barrier->second.barrier.Remove(gone);
-    barrier->second.numbers.erase(gone.node);
-    if (barrier->second.barrier.empty()) {
-      barriers_.erase(barrier);
-    } else if (barrier->second.barrier.full()) {
-      EndBarrier(std::string(barrier->first), absl::OkStatus());
-    }
-  }
-  answered_.erase(gone.node);
+  for (const std::string& name : barriers_.Remove(gone)) EndBarrier(name, absl::OkStatus());
   const PlacementVersion before = declarations_.version();
   declarations_.OnLost(gone);
   if (declarations_.version() != before) ChangeForServers();
@@ -955,7 +836,6 @@ absl::Status Job::ReportWaits(NodeId node, const std::vector<RankWait>& waits, a
   if (info.role == Role::kServer) {
     OnRoundsWait(info, waits);
   } else {
-    unheard_[node] = {waits, now};
     OnUnheard(info, waits);
   }
   return absl::OkStatus();
@@ -975,47 +855,10 @@ void Job::OnRoundsWait(const NodeInfo& server, const std::vector<RankWait>& wait
   }
 }
 
-size_t Job::CountUnheard(Rank server) const {
-  // Workers notice it at different times, so half of the time is enough here.
-  const absl::Duration least = options_.config.link_timeout / 2;
-  const absl::Time since = now_ - options_.config.lease_timeout;
-  size_t count = 0;
-  for (const RosterMember& member : roster_) {
-    const auto told = unheard_.find(member.node);
-    if (told == unheard_.end() || told->second.at < since) continue;
-    const std::vector<RankWait>& servers = told->second.servers;
-    const auto found = std::ranges::find(servers, server, &RankWait::rank);
-    if (found != servers.end() && found->wait >= least) ++count;
-  }
-  return count;
-}
-
 void Job::OnUnheard(const NodeInfo& worker, const std::vector<RankWait>& servers) {
-  const absl::Duration most = options_.config.link_timeout;
-  const bool is_counted = most > absl::ZeroDuration() && table_.frozen() && failure_.ok() &&
-                          !work_done_ && now_ - servers_changed_ >= most;
-  if (!is_counted) return;
-  const std::string limit = absl::FormatDuration(most);
-  for (const RankWait& each : servers) {
-    if (each.wait < most) continue;
-    const std::vector<NodeInfo>& all = table_.membership()->servers;
-    const auto server = std::ranges::find(all, each.rank, &NodeInfo::rank);
-    if (server == all.end()) continue;
-    const size_t count = CountUnheard(each.rank);
-    const double seconds = absl::ToDoubleSeconds(each.wait);
-    const bool is_most = 2 * count > roster_.size();
-    // A server that goes costs no result, and a worker does. But to whom the others answer, and who
-    // has no answer alone, is on the wrong side of a broken link.
-    if (!is_most && MayGoOnWithout(worker)) {
-      return Lost(worker.id, absl::StrFormat("alone has had no answer of server %d for %.1f s, and "
-                                             "link-timeout is %s",
-                                             each.rank, seconds, limit));
-    }
-    if (all.size() < 2 || !MayGoOnWithout(*server)) continue;
-    return Lost(server->id, absl::StrFormat("has not answered %d of %d workers for %.1f s, and "
-                                            "link-timeout is %s",
-                                            count, roster_.size(), seconds, limit));
-  }
+  if (work_done_) return;
+  const auto out = lost_servers_.OnUnheard(worker, servers, roster_, MayGoOnWithout(worker), now_);
+  if (out.has_value()) Lost(out->node, out->how);
 }
 
 absl::Status Job::Report(NodeId node, const std::vector<ReportedValue>& values, absl::Time now) {
@@ -1064,7 +907,8 @@ void Job::Advance(absl::Time now) {
   AdmitServers();
   ExpireCalls(now);
   // A job without servers has a log, which is null only while events are replayed.
-  if (log_ != nullptr && now >= std::max(servers_deadline_, deferred_until_) && failure_.ok()) {
+  if (log_ != nullptr && now >= std::max(lost_servers_.deadline(), deferred_until_) &&
+      failure_.ok()) {
     FailWithoutServers();
   }
   if (state() == State::kWaiting && now >= join_deadline_) {
@@ -1075,8 +919,8 @@ void Job::Advance(absl::Time now) {
 absl::Time Job::NextDeadline() const {
   absl::Time next = absl::InfiniteFuture();
   if (failure_.ok()) {
-    next = std::max(std::min(table_.NextExpiry(), servers_deadline_), deferred_until_);
-    if (FindNewcomer(-1) != 0) next = std::min(next, deferred_until_);
+    next = std::max(std::min(table_.NextExpiry(), lost_servers_.deadline()), deferred_until_);
+    if (lost_servers_.FindWaiting(-1) != 0) next = std::min(next, deferred_until_);
   }
   if (state() == State::kWaiting) next = std::min(next, join_deadline_);
   return std::min(next, calls_.NextDeadline());
@@ -1099,29 +943,6 @@ std::vector<std::string> Job::WhoWent() const {
     names.push_back(absl::StrFormat("%s %d", RoleName(lost_->role), lost_->rank));
   }
   return names;
-}
-
-Placer::Load Job::LoadOf(NodeId server) const {
-  const auto& membership = table_.membership();
-  if (membership == nullptr || membership->moved.empty()) return declarations_.LoadOf(server);
-  Placer::Load sum;
-  for (const NodeId home : table_.Homes()) {
-    const auto moved = membership->moved.find(home);
-    uint64_t slots = home == server ? kSlots : 0;
-    if (moved != membership->moved.end()) {
-      slots = static_cast<uint64_t>(std::ranges::count(moved->second, server, &SlotOwner::server));
-    }
-    if (slots == 0) continue;
-    const Placer::Load load = declarations_.LoadOf(home);
-    // In this order nothing overflows.
-    const auto share = [slots](uint64_t all) {
-      return all / kSlots * slots + all % kSlots * slots / kSlots;
-    };
-    sum.keys += share(load.keys);
-    sum.key_bytes += share(load.key_bytes);
-    sum.server_bytes += share(load.server_bytes);
-  }
-  return sum;
 }
 
 Job::View Job::ViewOf(NodeId node) const {

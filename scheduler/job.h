@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -12,10 +11,12 @@
 #include "absl/time/time.h"
 #include "common/cluster/control_plane.h"
 #include "scheduler/barrier.h"
+#include "scheduler/barriers.h"
 #include "scheduler/declarations.h"
 #include "scheduler/history.h"
 #include "scheduler/job_event.h"
 #include "scheduler/job_options.h"
+#include "scheduler/lost_servers.h"
 #include "scheduler/membership_table.h"
 #include "scheduler/roster.h"
 #include "scheduler/waiting_calls.h"
@@ -71,7 +72,7 @@ class Job {
   void Resume(const std::vector<JobEvent>& events, absl::Time now);
   // Returns the events of the open barriers, and of the answers that are kept, which stand for all
   // events of barriers before.
-  std::vector<JobEvent> BarrierEvents() const;
+  std::vector<JobEvent> BarrierEvents() const { return barriers_.Events(); }
 
   // The calls of ControlPlane, which describes them. Where replay_steps is not 0 a server may join
   // a job that runs, and waits until a rank of a server is vacant. `deadline` ends the wait with
@@ -147,7 +148,7 @@ class Job {
   // Returns the nodes that the job waits for. REQUIRES: state() is kWaiting.
   std::string MissingNodes() const { return table_.Missing(); }
   // Returns what a server waits for that asks to join the job now. REQUIRES: state() is kRunning.
-  std::string WaitOfServers() const;
+  std::string WaitOfServers() const { return lost_servers_.Wait(); }
   // Returns what the node's open calls wait for: "barrier 'b': waiting for worker 1". Empty where
   // it has none.
   std::string WaitsOf(NodeId node) const;
@@ -160,7 +161,7 @@ class Job {
   const Declarations& declarations() const { return declarations_; }
   // Returns the keys for which a server answers, summed up. Slots that have moved count for a
   // sixteenth of their home's keys each.
-  Placer::Load LoadOf(NodeId server) const;
+  Placer::Load LoadOf(NodeId server) const { return lost_servers_.LoadOf(server); }
   // Returns what has become of the nodes since the job began, by the epochs that began so: "with 1
   // of 2 servers: without server 1, which ...". The latest few only.
   const std::map<Epoch, std::string>& changes() const { return changes_; }
@@ -185,18 +186,14 @@ class Job {
   absl::Status CheckJoin(const JoinRequest& request, uint32_t version) const;
   absl::Status CheckTakesMore(Role role) const;
 
-  // Returns whether the job may go on without a server, and take another one.
-  bool MayLoseServers() const { return options_.config.replay_steps > 0; }
   CallId AwaitVacancy(const JoinRequest& request, absl::Time deadline, absl::Time now);
-  // Returns the number of the first server that waits and may have this rank; of rank -1, the first
-  // for which a rank is vacant. 0: there is none.
-  uint64_t FindNewcomer(Rank rank) const;
-  // Lets this one join, in the place of a server that is lost (its node and `how`), or of none.
-  absl::Status AdmitNewcomer(uint64_t number, NodeId lost, const std::string& how);
+  // Lets this one join that waits, in the place of a server that is lost (its node and `how`), or
+  // of none.
+  absl::Status AdmitServer(uint64_t number, NodeId lost, const std::string& how);
   // Lets those servers join that wait for a rank which is vacant.
   void AdmitServers();
   // Answers all servers that wait to join: the job takes no more.
-  void DismissNewcomers();
+  void DismissServers();
 
   // Records and does what Lost tells. An error is that of the log.
   absl::Status Lose(NodeId node, const std::string& how);
@@ -231,13 +228,10 @@ class Job {
   void OnServerJoined(const ServerJoined& event, absl::Time now);
   // Tells everybody of the membership, which has other servers.
   void OnServersChanged();
-  HomeBytes BytesOfHomes() const;
   // Ends the job because all its servers are lost, and none has come.
   void FailWithoutServers();
   void OnRoundsWait(const NodeInfo& server, const std::vector<RankWait>& waits);
   void OnUnheard(const NodeInfo& worker, const std::vector<RankWait>& servers);
-  // Returns how many workers of the roster had no answer of the server lately.
-  size_t CountUnheard(Rank server) const;
   // Fails the job because of a node; `how` continues "worker 1 ...".
   void FailBy(NodeId node, const std::string& how);
   // Makes what workers are told of the membership.
@@ -271,22 +265,6 @@ class Job {
   // Infinite, where another job follows, until a worker joins.
   absl::Time join_deadline_;
   int workers_joining_ = 0;
-  // The servers that wait to join the job that runs, by their numbers, which rise.
-  struct Newcomer {
-    JoinRequest request;
-    CallId call_id = 0;
-  };
-  std::map<uint64_t, Newcomer> newcomers_;
-  uint64_t next_newcomer_ = 1;
-  // Then the job ends if it still has no server; infinite where it has one.
-  absl::Time servers_deadline_ = absl::InfiniteFuture();
-  absl::Time servers_changed_ = absl::InfinitePast();  // when a server went or came last
-  // By worker: the servers that do not answer it, as it said last, and when.
-  struct UnheardServers {
-    std::vector<RankWait> servers;
-    absl::Time at;
-  };
-  std::map<NodeId, UnheardServers> unheard_;
 
   MembershipTable table_;
   // The workers for which barriers, declarations and leaving wait; empty until all have joined.
@@ -301,15 +279,8 @@ class Job {
   std::map<Epoch, std::string> changes_;
 
   Declarations declarations_;
-  // A barrier, and the numbers of the arrivals at it that have one.
-  struct Meeting {
-    explicit Meeting(const Roster& expected) : barrier(expected) {}
-    Barrier barrier;
-    std::map<NodeId, std::set<uint64_t>> numbers;
-  };
-  std::map<std::string, Meeting> barriers_;
-  // The vacant ranks with which numbered arrivals have ended, until their nodes have the answers.
-  std::map<NodeId, std::map<uint64_t, std::vector<Rank>>> answered_;
+  LostServers lost_servers_;
+  Barriers barriers_;
   Barrier leaving_{Roster()};
   std::vector<Rank> leaving_ranks_;
 
