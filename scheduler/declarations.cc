@@ -231,7 +231,8 @@ std::optional<absl::StatusOr<DeclarationAnswer>> Declarations::DeclareLate(
     if (!is_candidate) return std::nullopt;
     return InvalidArgument(
         "this worker joins a job that runs, as %s, and makes a %d. declaration%s, where the job "
-        "has made %d so far: it declares what the others have declared, and comes to the boundary then",
+        "has made %d so far: it declares what the others have declared, and comes to the boundary "
+        "then",
         NameOf(member), number + 1,
         part.tensors.empty() ? "" : absl::StrFormat(" (tensor '%s')", part.tensors.front().name),
         past_.size());

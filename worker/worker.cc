@@ -279,7 +279,8 @@ void Worker::OnMembership(std::shared_ptr<const Membership> membership) {
   if (now.size < before.size) {
     LogWarning("the job goes on with %d of %d workers", now.size, num_processes_);
   } else if (now.size > before.size) {
-    LogInfo("the job goes on with %d of %d workers", now.size, num_processes_);
+    // As loud as the loss, which it makes good.
+    LogWarning("the job goes on with %d of %d workers", now.size, num_processes_);
   }
   if (membership->epoch > 1) FaultPoint("epoch.some");
   // Before the requests are sent anew for the next epoch, whose results must come later.
