@@ -129,6 +129,6 @@ def test_the_scheduler_may_be_lost_while_one_waits(start, tmp_path):
 def test_a_host_cannot_come_back(start, tmp_path):
     job = start({"TEST_RETURNS": "0"})
     job[1].child.kill()
-    job._start("host", [BIN / "bandoneon-worker", "--rank=1", f"--attach={tmp_path}/socket"])
+    job._start("host", [BIN / "bandoneon-worker", "--rank=1", f"--attach=unix:{tmp_path}/socket"])
     assert job.wait("host") != [0]
     assert "a host's daemon cannot take its place" in job.processes["host"].output()
