@@ -364,7 +364,7 @@ absl::Status Worker::AwaitEpoch(Epoch epoch, absl::Time deadline) {
 }
 
 absl::Status Worker::Enter(const Met& met, absl::Time deadline) {
-  FaultPoint("enter.some");
+  FaultPoint("admit.some");
   BDN_RETURN_IF_ERROR(AwaitEpoch(met.epoch, deadline));
   // OnMembership leaves the requests alone until is_connected_, so no two memberships are set at
   // once, and no newer one is overtaken.
