@@ -76,8 +76,10 @@ std::string RankOf(const Json& node) {
   return node.at("rank").get<int64_t>() < 0 ? "?" : Number(node.at("rank"));
 }
 
-// Returns "here", "left", or "lost" of a node without which the job goes on.
+// Returns "here", "left", "lost" of a node without which the job goes on, or "waiting to be taken
+// in".
 std::string WhereIs(const Json& node) {
+  if (node.at("candidate").get<bool>()) return "waiting to be taken in";
   if (node.at("lost").get<bool>()) return "lost";
   if (node.at("left").get<bool>()) return "left";
   const auto rebuilding = node.at("keys_rebuilding").get<uint64_t>();

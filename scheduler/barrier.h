@@ -24,6 +24,8 @@ class Barrier {
     if (auto node = present_.extract(member); !node.empty()) missing_.insert(std::move(node));
   }
 
+  // Expects a member more, which has not come.
+  void Expect(const RosterMember& member) { missing_.insert(member); }
   // Expects a member no more, whether it has come or not.
   void Remove(const RosterMember& member) {
     missing_.erase(member);
@@ -31,6 +33,9 @@ class Barrier {
   }
 
   bool Has(const RosterMember& member) const { return present_.count(member) > 0; }
+  bool Expects(const RosterMember& member) const {
+    return missing_.count(member) > 0 || Has(member);
+  }
   bool full() const { return missing_.empty(); }
   bool empty() const { return present_.empty(); }
   const Roster& present() const { return present_; }

@@ -10,8 +10,8 @@ std::vector<std::string> Barriers::Names() const {
   return names;
 }
 
-const std::vector<Rank>* Barriers::AnswerTo(NodeId node, uint64_t number, uint64_t first_open) {
-  std::map<uint64_t, std::vector<Rank>>& answers = answered_[node];
+const Met* Barriers::AnswerTo(NodeId node, uint64_t number, uint64_t first_open) {
+  std::map<uint64_t, Met>& answers = answered_[node];
   answers.erase(answers.begin(), answers.lower_bound(first_open));
   const auto answer = answers.find(number);
   return answer == answers.end() ? nullptr : &answer->second;
@@ -33,11 +33,11 @@ void Barriers::Withdraw(const std::string& name, const RosterMember& member) {
   if (open->second.barrier.empty()) open_.erase(open);
 }
 
-void Barriers::End(const std::string& name, bool is_well, const std::vector<Rank>& vacant) {
+void Barriers::End(const std::string& name, bool is_well, const Met& met) {
   const auto open = open_.find(name);
   if (is_well) {
     for (const auto& [node, numbers] : open->second.numbers) {
-      for (const uint64_t number : numbers) answered_[node][number] = vacant;
+      for (const uint64_t number : numbers) answered_[node][number] = met;
     }
   }
   open_.erase(open);

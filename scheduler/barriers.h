@@ -33,15 +33,17 @@ class Barriers {
 
   // Forgets the answers to the node's arrivals below `first_open`. Returns the answer to this one,
   // null where none is kept.
-  const std::vector<Rank>* AnswerTo(NodeId node, uint64_t number, uint64_t first_open);
+  const Met* AnswerTo(NodeId node, uint64_t number, uint64_t first_open);
   // Notes that a member has come, with the number of its arrival or 0. A barrier that is not open
   // is opened, and expects the roster; true where that is so.
   bool Arrive(const std::string& name, const Roster& roster, const RosterMember& member,
               uint64_t number);
   // Notes that a member has gone away again. A barrier at which nobody is left is forgotten.
   void Withdraw(const std::string& name, const RosterMember& member);
-  // Ends a barrier. Where it ends well its numbered arrivals are answered with the vacant ranks.
-  void End(const std::string& name, bool is_well, const std::vector<Rank>& vacant);
+  // Ends a barrier. Where it ends well its numbered arrivals are answered so.
+  void End(const std::string& name, bool is_well, const Met& met);
+  // Keeps the answer to an arrival at a barrier that has ended.
+  void KeepAnswer(NodeId node, uint64_t number, const Met& met) { answered_[node][number] = met; }
   // Expects a worker no more that is out, and forgets the answers to it. Returns the barriers that
   // are full without it.
   std::vector<std::string> Remove(const RosterMember& gone);
@@ -64,8 +66,8 @@ class Barriers {
   };
 
   std::map<std::string, Meeting> open_;
-  // The vacant ranks with which numbered arrivals have ended, until their nodes have the answers.
-  std::map<NodeId, std::map<uint64_t, std::vector<Rank>>> answered_;
+  // The answers with which numbered arrivals have ended, until their nodes have them.
+  std::map<NodeId, std::map<uint64_t, Met>> answered_;
 };
 
 }  // namespace bdn

@@ -35,6 +35,9 @@ class DeclarationBatch {
   // FailedPrecondition: the member declared something else before. InvalidArgument: the part does
   // not follow those before. After either nothing has changed. REQUIRES: `member` is expected.
   absl::Status Add(const RosterMember& member, DeclarationPart part);
+  // Expects a member more, which was taken in after the others had begun. REQUIRES: the batch has
+  // not ended.
+  void Expect(const RosterMember& member) { arrived_.Expect(member); }
   // Expects a member no more, because the job goes on without it. Where the list was still to come
   // from it, the lowest rank of those that are left gives the list. REQUIRES: `left` is not empty.
   void Remove(const RosterMember& member, const Roster& left);
@@ -52,6 +55,9 @@ class DeclarationBatch {
   bool full() const { return arrived_.full(); }
   std::string Missing() const { return arrived_.Missing(); }
 
+  // Returns the digest and the number of tensors that the lowest rank has declared, or another one
+  // where that has said nothing. Empty and 0 where nobody has.
+  std::pair<std::string, uint32_t> Head() const;
   // Returns the list of the lowest rank, whose order is the catalogue's. REQUIRES: full(). To be
   // called once.
   std::vector<TensorDeclaration> TakeTensors() { return std::move(said_.at(first_).tensors); }

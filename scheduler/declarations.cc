@@ -21,7 +21,10 @@ constexpr uint64_t kMostBytes = uint64_t{1} << 60;
 }  // namespace
 
 Declarations::Declarations(const JobOptions& options)
-    : config_(options.config), limits_(options.limits) {}
+    : config_(options.config),
+      limits_(options.limits),
+      may_join_later_(options.config.min_workers > 0 &&
+                      options.config.min_workers < options.config.num_workers) {}
 
 void Declarations::Begin(std::shared_ptr<const Membership> membership) {
   membership_ = std::move(membership);
@@ -185,19 +188,113 @@ absl::StatusOr<uint64_t> Declarations::Declare(const RosterMember& member, Decla
     FailWithout(number, &batch, *declared.asked());
   }
   if (declared.failure().ok()) {
-    PlanIfFull(&batch);
+    PlanIfFull(number, &batch);
   } else {
     declared.Fail(WithAdvice(declared.failure()));
+    NotePast(number, batch);
   }
   const bool ended = !declared.failure().ok() || batch.version.has_value();
   if (ended || declared.asked() != asked) changed_.insert(number);
   return number;
 }
 
-void Declarations::PlanIfFull(Batch* batch) {
+void Declarations::PlanIfFull(uint64_t number, Batch* batch) {
   DeclarationBatch& declared = batch->declared;
   if (!declared.failure().ok() || !declared.full() || batch->version.has_value()) return;
   if (absl::Status status = Plan(batch); !status.ok()) declared.Fail(std::move(status));
+  NotePast(number, *batch);
+}
+
+// ---- workers that join later
+
+void Declarations::NotePast(uint64_t number, const Batch& batch) {
+  if (!may_join_later_ || past_.contains(number)) return;
+  const absl::Status& failure = batch.declared.failure();
+  if (failure.ok() && !batch.version.has_value()) return;
+  auto [digest, count] = batch.declared.Head();
+  absl::StatusOr<DeclarationAnswer> answer = DeclarationAnswer{};
+  if (!failure.ok()) {
+    answer = failure;
+  } else {
+    answer->version = *batch.version;
+  }
+  past_.emplace(number, Past{std::move(digest), count, std::move(answer)});
+}
+
+std::optional<absl::StatusOr<DeclarationAnswer>> Declarations::DeclareLate(
+    const RosterMember& member, const DeclarationPart& part, bool is_candidate) {
+  const auto known = latest_.find(member.node);
+  const uint64_t number = known == latest_.end() ? 0 : known->second.next_batch;
+  const auto past = past_.find(number);
+  if (leaving_.contains(member)) return std::nullopt;
+  if (past == past_.end()) {
+    if (!is_candidate) return std::nullopt;
+    return InvalidArgument(
+        "this worker joins a job that runs, as %s, and makes a %d. declaration%s, where the job "
+        "has made %d so far: it declares what the others have declared, and comes to the boundary "
+        "then",
+        NameOf(member), number + 1,
+        part.tensors.empty() ? "" : absl::StrFormat(" (tensor '%s')", part.tensors.front().name),
+        past_.size());
+  }
+  // A worker that was here when the batch ended is in it.
+  const auto batch = batches_.find(number);
+  const bool is_in_it = batch != batches_.end() && batch->second.answered.Expects(member);
+  if (!is_candidate && is_in_it) return std::nullopt;
+  if (part.digest != past->second.digest || part.count != past->second.count) {
+    // The list is wanted only for the error.
+    if (part.tensors.empty() && part.count > 0) return DeclarationAnswer{.wanted_from = 0};
+    return DiffersFromPast(member, part, number, past->second);
+  }
+  Latest& latest = latest_[member.node];
+  latest.next_batch = number + 1;
+  latest.number = part.number;
+  latest.digest = part.digest;
+  latest.count = part.count;
+  latest.answer = past->second.answer;
+  return past->second.answer;
+}
+
+absl::Status Declarations::DiffersFromPast(const RosterMember& member, const DeclarationPart& part,
+                                           uint64_t number, const Past& past) const {
+  const std::string who = absl::StrFormat(
+      "this worker joins a job that runs, as %s, and its %d. declaration must be the one that the "
+      "job has made",
+      NameOf(member), number + 1);
+  for (const TensorDeclaration& tensor : part.tensors) {
+    const auto known = numbers_.find(tensor.name);
+    if (known == numbers_.end()) {
+      return InvalidArgument("tensor '%s': the job has not declared it; %s", tensor.name, who);
+    }
+    const TensorDeclaration& before = *tensors_.at(known->second).declaration;
+    if (before == tensor) continue;
+    return InvalidArgument("tensor '%s': the job has declared %s, and it now says %s; %s",
+                           tensor.name, DescribeDifference(before, tensor),
+                           DescribeDifference(tensor, before), who);
+  }
+  return InvalidArgument(
+      "%s: it has %d tensors of %d that are declared there, and that one had %d others", who,
+      part.tensors.size(), part.count, past.count);
+}
+
+void Declarations::RetireAsCandidate(NodeId node, const std::vector<uint32_t>& tensors) {
+  std::vector<uint32_t>& retired = latest_[node].retired;
+  retired.insert(retired.end(), tensors.begin(), tensors.end());
+}
+
+void Declarations::Admit(const RosterMember& member) {
+  roster_.insert(member);
+  for (auto& [number, batch] : batches_) {
+    // One that has ended is in the past, where the newcomer finds it.
+    if (past_.contains(number)) continue;
+    batch.declared.Expect(member);
+    batch.answered.Expect(member);
+  }
+  const std::vector<uint32_t> retired = std::exchange(latest_[member.node].retired, {});
+  for (const uint32_t number : retired) {
+    if (tensors_.contains(number)) MarkDone(number, member);
+  }
+  RemoveRetired(retired);
 }
 
 // ---- Retiring
@@ -311,7 +408,8 @@ void Declarations::RemoveRetired(const std::vector<uint32_t>& tensors) {
       --totals_.keys;
     }
     tensors_left_[version - 1] -= numbers.size();
-    if (tensors_left_[version - 1] > 0) continue;
+    // A worker that joins later reads all versions.
+    if (tensors_left_[version - 1] > 0 || may_join_later_) continue;
     // A version stays in the list, so that versions keep their indices; only its content is freed.
     auto empty = std::make_shared<CatalogueDelta>();
     empty->version = delta.version;
@@ -466,7 +564,7 @@ void Declarations::OnLost(const RosterMember& member) {
     Batch& batch = found->second;
     batch.declared.Remove(member, roster_);
     batch.answered.Remove(member);
-    PlanIfFull(&batch);
+    PlanIfFull(found->first, &batch);
     // Whoever is asked for a list now hears of it, too.
     changed_.insert(found->first);
     if (batch.answered.full()) {
@@ -489,6 +587,7 @@ void Declarations::FailWithout(uint64_t number, Batch* batch, const RosterMember
   batch->answered.Arrive(member);
   if (!batch->declared.failure().ok()) return;
   batch->declared.Fail(Aborted("declaring tensors: %s is leaving the job instead", NameOf(member)));
+  NotePast(number, *batch);
   changed_.insert(number);
 }
 

@@ -59,6 +59,19 @@ class Declarations {
   // Nothing while it has to wait.
   std::optional<absl::StatusOr<DeclarationAnswer>> AnswerOf(uint64_t batch,
                                                             const RosterMember& member) const;
+  // Returns the answer to a member's next declaration where that is one that the job has made
+  // already: of a candidate, and of a worker that was one until it has caught up. InvalidArgument:
+  // it is not the one that the job has made, or a candidate's that the job has not; then nothing
+  // has changed. Nothing where the declaration is one to come.
+  std::optional<absl::StatusOr<DeclarationAnswer>> DeclareLate(const RosterMember& member,
+                                                               const DeclarationPart& part,
+                                                               bool is_candidate);
+  // Notes that a candidate is done with tensors, and is so when it is taken in.
+  void RetireAsCandidate(NodeId node, const std::vector<uint32_t>& tensors);
+  // Takes a candidate in: declarations, and retired tensors, wait for it from now on.
+  void Admit(const RosterMember& member);
+  // Forgets a candidate.
+  void ForgetCandidate(NodeId node) { latest_.erase(node); }
   // Notes that the member was told how the batch ended: its next declaration belongs to the next
   // batch.
   void MarkAnswered(uint64_t batch, const RosterMember& member);
@@ -117,6 +130,14 @@ class Declarations {
     std::string digest;
     uint32_t count = 0;
     std::optional<absl::StatusOr<DeclarationAnswer>> answer;
+    std::vector<uint32_t> retired;  // of a candidate
+  };
+
+  // A batch that has ended, for workers that join later.
+  struct Past {
+    std::string digest;
+    uint32_t count = 0;
+    absl::StatusOr<DeclarationAnswer> answer;
   };
 
   // A tensor that is not retired.
@@ -133,6 +154,11 @@ class Declarations {
     size_t count = 0;
   };
 
+  // Keeps how a batch has ended, if it has and workers may join later.
+  void NotePast(uint64_t number, const Batch& batch);
+  // Returns the error for a list that is not the one of this batch. `part` may have tensors.
+  absl::Status DiffersFromPast(const RosterMember& member, const DeclarationPart& part,
+                               uint64_t number, const Past& past) const;
   // Returns the batch, made where it is new.
   Batch* BatchOf(const RosterMember& member, uint64_t number);
   // Fails a batch that waits for a member that is leaving.
@@ -149,7 +175,7 @@ class Declarations {
   // Cuts and places the new tensors of a full batch, and publishes them.
   absl::Status Plan(Batch* batch);
   // Plans a batch if everybody has declared in it.
-  void PlanIfFull(Batch* batch);
+  void PlanIfFull(uint64_t number, Batch* batch);
   // Notes that a member is done with a tensor. REQUIRES: the tensor is not retired.
   void MarkDone(uint32_t number, const RosterMember& member);
   void RetireWhatIsDeclaredAnew(const std::vector<TensorDeclaration>& tensors);
@@ -188,6 +214,8 @@ class Declarations {
   std::map<uint64_t, Batch> batches_;
   std::set<uint64_t> changed_;
   std::map<NodeId, Latest> latest_;  // by worker
+  const bool may_join_later_;        // vacant ranks may be taken
+  std::map<uint64_t, Past> past_;    // only where workers may join later
 };
 
 }  // namespace bdn

@@ -1,6 +1,7 @@
 #include "scheduler/job.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "common/base/fault_point.h"
@@ -53,8 +54,10 @@ absl::Status Job::Record(const JobEvent& event) {
 
 void Job::Resume(const std::vector<JobEvent>& events, absl::Time now) {
   JobLog* const log = std::exchange(log_, nullptr);
+  is_replaying_ = true;
   for (const JobEvent& event : events) Replay(event, now);
   Replay(JobResumed(), now);
+  is_replaying_ = false;
   completions_.clear();
   // Whoever has left may not have the answer, and asks again while its lease lasts.
   if (work_done_) table_.TakeBackLeft();
@@ -98,12 +101,28 @@ void Job::Replay(const JobEvent& event, absl::Time now) {
   } else if (std::get_if<JobResumed>(&event) != nullptr) {
     calls_.Clear();
     lost_servers_.ForgetWaiting();
+    candidates_.ForgetWaiting();
+  } else if (const auto* candidate = std::get_if<CandidateJoined>(&event)) {
+    const bool may_join = MayTakeWorkers() && state() == State::kRunning;
+    if (may_join && table_.CanAddCandidate(candidate->worker, candidate->join_id)) {
+      OnCandidateJoined(*candidate, now);
+    }
+  } else if (const auto* gone = std::get_if<CandidateGone>(&event)) {
+    if (IsCandidate(gone->node)) OnCandidateGone(gone->node, "");
+  } else if (const auto* ended = std::get_if<BoundaryEnded>(&event)) {
+    if (state() == State::kRunning) OnBoundaryEnded(*ended, now);
   } else if (const auto* state = std::get_if<BarrierState>(&event)) {
     std::vector<RosterMember> members;
     for (const auto& [node, numbers] : state->arrivals) {
-      if (CheckWorker(node, "barrier").ok()) members.push_back(MemberOf(node));
+      if (!CheckWorker(node, "barrier").ok()) continue;
+      if (!IsCandidate(node)) {
+        members.push_back(MemberOf(node));
+        continue;
+      }
+      candidates_.Arrive(state->barrier, node, 0);
+      for (const uint64_t number : numbers) candidates_.Arrive(state->barrier, node, number);
     }
-    barriers_.Restore(*state, roster_, members);
+    if (!members.empty()) barriers_.Restore(*state, roster_, members);
   } else if (const auto* answered = std::get_if<ArrivalsAnswered>(&event)) {
     barriers_.Restore(*answered);
   }
@@ -121,7 +140,7 @@ void Job::Complete(CallId call_id, absl::Status status) {
   const WaitingCall call = calls_.Take(call_id);
   Completion completion{call_id, std::move(status), {}, {}, {}};
   if (call.subject.kind == WaitSubject::Kind::kBarrier) {
-    completion.vacant = table_.membership()->vacant;
+    completion.met.vacant = table_.membership()->vacant;
   }
   if (completion.status.ok() && call.subject.kind == WaitSubject::Kind::kJoin) {
     FillJoined(table_.Find(call.node)->info, &completion.join);
@@ -135,7 +154,8 @@ void Job::FillJoined(const NodeInfo& node, JoinResult* joined) const {
              .config = options_.config,
              .membership = ViewOf(node.id).membership,
              .data_secret = options_.data_secret,
-             .processes = table_.ProcessesOfWorkers()};
+             .processes = table_.ProcessesOfWorkers(),
+             .is_candidate = IsCandidate(node.id)};
 }
 
 void Job::CompleteAll(const std::vector<CallId>& calls, const absl::Status& status) {
@@ -161,9 +181,17 @@ void Job::Withdraw(const WaitingCall& call) {
       return;
     case WaitSubject::Kind::kVacancy:
       lost_servers_.GiveUp(call.subject.batch);
+      candidates_.GiveUp(call.subject.batch);
       return;
     case WaitSubject::Kind::kBarrier: {
       const std::string& name = call.subject.barrier;
+      if (IsCandidate(call.node)) {
+        candidates_.Withdraw(call.node);
+        ChangeForAll();
+        return EndFullBoundaries();
+      }
+      // A newcomer's answer waits for servers, and it is at no barrier.
+      if (candidates_.IsEntering(call.node)) return;
       if (!barriers_.Has(name)) return;  // the barrier has ended meanwhile
       const RosterMember member = MemberOf(call.node);
       barriers_.Withdraw(name, member);
@@ -183,6 +211,7 @@ std::string Job::WaitedFor(const WaitingCall& call) const {
     case WaitSubject::Kind::kJoin:
       return "waiting for " + table_.Missing();
     case WaitSubject::Kind::kBarrier:
+      if (IsCandidate(call.node) || candidates_.IsEntering(call.node)) return WaitOfCandidate(call);
       return absl::StrFormat("barrier '%s': waiting for %s", call.subject.barrier,
                              barriers_.Missing(call.subject.barrier));
     case WaitSubject::Kind::kLeave:
@@ -190,7 +219,7 @@ std::string Job::WaitedFor(const WaitingCall& call) const {
     case WaitSubject::Kind::kDeclare:
       return declarations_.WaitedFor(call.subject.batch);
     case WaitSubject::Kind::kVacancy:
-      return lost_servers_.Wait();
+      return candidates_.IsWaiting(call.subject.batch) ? WaitForRank() : lost_servers_.Wait();
   }
   return "";
 }
@@ -241,7 +270,12 @@ void Job::EndWait(CallId call_id, const absl::Status& status) {
 // ---- checks
 
 RosterMember Job::MemberOf(NodeId node) const {
-  return *roster_.find({table_.Find(node)->info.rank, node});
+  const NodeInfo& info = table_.Find(node)->info;
+  const auto member = roster_.find({info.rank, node});
+  if (member != roster_.end()) return *member;
+  const std::vector<int> processes = table_.ProcessesOfWorkers();
+  const Rank first = std::accumulate(processes.begin(), processes.begin() + info.rank, 0);
+  return {info.rank, node, first, info.processes};
 }
 
 absl::Status Job::CheckMember(NodeId node) const {
@@ -251,6 +285,9 @@ absl::Status Job::CheckMember(NodeId node) const {
   if (member == nullptr) return NotFound("node %d is not of this job", node);
   if (member->left) return FailedPrecondition("node %d has left", node);
   if (!member->evicted.ok()) return member->evicted;
+  if (member->is_candidate && work_done_) {
+    return Unneeded("job '%s' is done and takes no more", options_.config.job_id);
+  }
   return absl::OkStatus();
 }
 
@@ -309,6 +346,12 @@ absl::Status Job::CheckTakesMore(Role role) const {
   const std::string& id = options_.config.job_id;
   // A server may be to take the place of one that is lost.
   if (role == Role::kServer && lost_servers_.may_lose() && state() == State::kRunning) {
+    return absl::OkStatus();
+  }
+  // A worker may be to take a vacant rank. Where another job follows, it is meant for that unless a
+  // rank is vacant.
+  const bool may_wait = role == Role::kWorker && MayTakeWorkers() && state() == State::kRunning;
+  if (may_wait && (!options_.is_followed || table_.VacantWorkerRank(-1) >= 0)) {
     return absl::OkStatus();
   }
   // Unavailable, because the caller is to come again for the next job.
@@ -381,6 +424,7 @@ void Job::OnAllJoined() {
   MakeWorkersView();
   roster_ = RosterOf(all);
   leaving_ = Barrier(roster_);
+  for (const NodeInfo& server : all.servers) let_in_[server.id] = all.epoch;
   declarations_.Begin(table_.membership());
   ChangeForAll();
   Happened("all joined",
@@ -426,6 +470,7 @@ CallId Job::Declare(NodeId node, DeclarationPart part, absl::Time deadline, absl
     if (calls_.Find(call_id)->subject.kind != WaitSubject::Kind::kDeclare) continue;
     Complete(call_id, Cancelled("the same declaration came again"));
   }
+  if (const CallId late = DeclareLate(node, part); late != 0) return late;
   const PlacementVersion before = declarations_.version();
   const auto batch = declarations_.Declare(member, std::move(part));
   if (!batch.ok()) return AnswerNow(batch.status());
@@ -466,7 +511,9 @@ absl::Status Job::Retire(NodeId node, const std::vector<uint32_t>& tensors, absl
   // A repetition changes nothing, and an error does not either.
   if (declarations_.RetiresAny(MemberOf(node), tensors)) {
     BDN_RETURN_IF_ERROR(Record(TensorsRetired{node, tensors}));
+    if (IsCandidate(node)) declarations_.RetireAsCandidate(node, tensors);
   }
+  if (IsCandidate(node)) return absl::OkStatus();
   const PlacementVersion before = declarations_.version();
   BDN_RETURN_IF_ERROR(declarations_.Retire(MemberOf(node), tensors));
   if (declarations_.version() != before) ChangeForServers();
@@ -476,6 +523,7 @@ absl::Status Job::Retire(NodeId node, const std::vector<uint32_t>& tensors, absl
 absl::Status Job::AcknowledgePlacement(NodeId node, PlacementVersion version, absl::Time now) {
   BDN_RETURN_IF_ERROR(CheckMember(node));
   now_ = now;
+  if (version.catalogue == 0) return AcknowledgeEpoch(node, version.epoch, now);
   if (declarations_.IsAcknowledged(node, version)) {
     table_.Heard(node, now);
     return absl::OkStatus();
@@ -501,13 +549,16 @@ CallId Job::ArriveAtBarrier(NodeId node, const Arrival& arrival, absl::Time dead
   }
   if (!status.ok()) return AnswerNow(status);
   if (arrival.number != 0) {
-    const std::vector<Rank>* answer = barriers_.AnswerTo(node, arrival.number, arrival.first_open);
+    const Met* answer = barriers_.AnswerTo(node, arrival.number, arrival.first_open);
     // The answer to this arrival was lost on its way.
     if (answer != nullptr) {
       const CallId call_id = AnswerNow(absl::OkStatus());
-      completions_.back().vacant = *answer;
+      completions_.back().met = *answer;
       return call_id;
     }
+  }
+  if (IsCandidate(node) || candidates_.IsEntering(node)) {
+    return ArriveAsCandidate(node, arrival, deadline);
   }
   status = Record(BarrierReached{node, name, arrival.number});
   if (!status.ok()) return AnswerNow(status);
@@ -515,7 +566,7 @@ CallId Job::ArriveAtBarrier(NodeId node, const Arrival& arrival, absl::Time dead
   const bool is_new = barriers_.Arrive(name, roster_, member, arrival.number);
   const CallId call_id = calls_.Add({{WaitSubject::Kind::kBarrier, 0, name}, node, deadline});
   if (barriers_.IsFull(name)) {
-    EndBarrier(name, absl::OkStatus());
+    OnBarrierFull(name);
   } else if (is_new) {
     // A worker that leaves ends the barriers that are open then without it. This barrier is new, so
     // none has done that yet, and one of those that are leaving is enough.
@@ -528,9 +579,16 @@ CallId Job::ArriveAtBarrier(NodeId node, const Arrival& arrival, absl::Time dead
   return call_id;
 }
 
-void Job::EndBarrier(const std::string& name, const absl::Status& status) {
-  CompleteAll(calls_.WaitingFor({WaitSubject::Kind::kBarrier, 0, name}), status);
-  barriers_.End(name, status.ok(), table_.membership()->vacant);
+void Job::EndBarrier(const std::string& name, const absl::Status& status, const Met& met) {
+  Met answer = met;
+  answer.vacant = table_.membership()->vacant;
+  for (const CallId call_id : calls_.WaitingFor({WaitSubject::Kind::kBarrier, 0, name})) {
+    const NodeId node = calls_.Find(call_id)->node;
+    if (IsCandidate(node) || candidates_.IsEntering(node)) continue;
+    Complete(call_id, status);
+    completions_.back().met = answer;
+  }
+  barriers_.End(name, status.ok(), answer);
 }
 
 void Job::AbortIfLeaving(const std::string& name, const RosterMember& member) {
@@ -541,6 +599,10 @@ void Job::AbortIfLeaving(const std::string& name, const RosterMember& member) {
 CallId Job::Leave(NodeId node, const absl::Status& reason, absl::Time deadline, absl::Time now) {
   Advance(now);
   const MembershipTable::Member* member = table_.Find(node);
+  if (!failure_.ok() && IsCandidate(node)) {
+    OnCandidateGone(node, "left");
+    return AnswerNow(reason.ok() ? failure_ : absl::OkStatus());
+  }
   if (!failure_.ok()) {
     // After a failure a node that leaves only has to be counted.
     table_.MarkLeft(node);
@@ -560,6 +622,11 @@ CallId Job::Leave(NodeId node, const absl::Status& reason, absl::Time deadline, 
     status = Lose(node, reason.ok() ? "left before the workers were done"
                                     : absl::StrFormat("left: %s", reason.message()));
     return AnswerNow(status.ok() ? failure_ : status);
+  }
+  if (IsCandidate(node)) {
+    // Its error concerns nobody else.
+    return AnswerNow(LoseCandidate(
+        node, reason.ok() ? "left" : absl::StrFormat("left with an error: %s", reason.message())));
   }
   if (status.ok()) status = Record(NodeLeft{node, reason});
   if (!status.ok()) return AnswerNow(status);
@@ -615,7 +682,7 @@ void Job::EndWork() {
   for (const NodeInfo& worker : table_.membership()->workers) {
     if (calls_.Has({WaitSubject::Kind::kLeave}, worker.id)) table_.MarkLeft(worker.id);
   }
-  DismissServers();
+  DismissWaiting();
   lost_servers_.DropDeadline();
   ChangeForAll();
   Happened("done", "all workers have left");
@@ -628,7 +695,7 @@ void Job::Fail(absl::Status failure) {
   failure_ = std::move(failure);
   Happened("failed", std::string(failure_.message()));
   ChangeForAll();
-  DismissServers();
+  DismissWaiting();
   CompleteAll(calls_.All(), failure_);
   // After all calls are answered nothing waits at a barrier or for a batch.
   barriers_.Clear();
@@ -693,6 +760,8 @@ absl::Status Job::Report(NodeId node, const std::vector<ReportedValue>& values, 
   const bool has_left = failure_.ok() && member != nullptr && member->left;
   if (!has_left) BDN_RETURN_IF_ERROR(CheckWorker(node, "report"));
   now_ = now;
+  // A candidate's program has taken no part in the steps yet.
+  if (IsCandidate(node)) return absl::OkStatus();
   if (history_ != nullptr) history_->Reported(now, values);
   return absl::OkStatus();
 }
@@ -711,6 +780,8 @@ void Job::Advance(absl::Time now) {
   // Leases first: a lost node explains why others wait, and its error names it.
   ExpireLeases(now);
   AdmitServers();
+  TakeCandidates();
+  EndFullBoundaries();
   ExpireCalls(now);
   // A job without servers has a log, which is null only while events are replayed.
   if (log_ != nullptr && now >= std::max(lost_servers_.deadline(), deferred_until_) &&
@@ -726,7 +797,9 @@ absl::Time Job::NextDeadline() const {
   absl::Time next = absl::InfiniteFuture();
   if (failure_.ok()) {
     next = std::max(std::min(table_.NextExpiry(), lost_servers_.deadline()), deferred_until_);
-    if (lost_servers_.FindWaiting(-1) != 0) next = std::min(next, deferred_until_);
+    if (lost_servers_.FindWaiting(-1) != 0 || HasFullBoundary() || MayTakeCandidate()) {
+      next = std::min(next, deferred_until_);
+    }
   }
   if (state() == State::kWaiting) next = std::min(next, join_deadline_);
   return std::min(next, calls_.NextDeadline());
@@ -759,6 +832,8 @@ Job::View Job::ViewOf(NodeId node) const {
   if (!member->evicted.ok()) return {.failure = member->evicted};
   if (member->info.role == Role::kWorker) {
     view.membership = workers_view_;
+    view.candidates = static_cast<int>(candidates_.num_ready());
+    if (member->is_candidate && failure_.ok()) view.failure = CheckMember(node);
     return view;
   }
   view.placed = declarations_.version();

@@ -12,6 +12,7 @@
 #include "common/cluster/control_plane.h"
 #include "scheduler/barrier.h"
 #include "scheduler/barriers.h"
+#include "scheduler/candidates.h"
 #include "scheduler/declarations.h"
 #include "scheduler/history.h"
 #include "scheduler/job_event.h"
@@ -42,7 +43,7 @@ class Job {
     absl::Status status;         // of all calls
     JoinResult join;             // of Join
     DeclarationAnswer declared;  // of Declare
-    std::vector<Rank> vacant;    // of ArriveAtBarrier: the vacant ranks as the barrier ends
+    Met met;                     // of ArriveAtBarrier
   };
 
   // The facts that a node is told. Members are null or OK until there is something to tell.
@@ -53,6 +54,7 @@ class Job {
     bool done = false;   // all workers left regularly
     size_t leaving = 0;  // to servers: how many of LeavingRanks they are to know
     bool left = false;   // the node itself has left
+    int candidates = 0;  // to workers: so many wait at a boundary
   };
 
   // Counters of changes: in the views of all nodes, in those of the servers only, and of the job
@@ -72,11 +74,12 @@ class Job {
   void Resume(const std::vector<JobEvent>& events, absl::Time now);
   // Returns the events of the open barriers, and of the answers that are kept, which stand for all
   // events of barriers before.
-  std::vector<JobEvent> BarrierEvents() const { return barriers_.Events(); }
+  std::vector<JobEvent> BarrierEvents() const;
 
   // The calls of ControlPlane, which describes them. Where replay_steps is not 0 a server may join
-  // a job that runs, and waits until a rank of a server is vacant. `deadline` ends the wait with
-  // DeadlineExceeded, which names the nodes that are missing.
+  // a job that runs, and waits until a rank of a server is vacant; where min_workers lets ranks be
+  // vacant a worker may, likewise, as a candidate. `deadline` ends the wait with DeadlineExceeded,
+  // which names the nodes that are missing, or those that have the ranks.
   CallId Join(const JoinRequest& request, uint32_t version, absl::Time deadline, absl::Time now);
   CallId Declare(NodeId node, DeclarationPart part, absl::Time deadline, absl::Time now);
   // `number` tells this arrival of the node from its others; the answers to those below
@@ -147,8 +150,8 @@ class Job {
   std::vector<std::string> WhoWent() const;
   // Returns the nodes that the job waits for. REQUIRES: state() is kWaiting.
   std::string MissingNodes() const { return table_.Missing(); }
-  // Returns what a server waits for that asks to join the job now. REQUIRES: state() is kRunning.
-  std::string WaitOfServers() const { return lost_servers_.Wait(); }
+  // Returns what nodes wait for that ask to join the job now. REQUIRES: state() is kRunning.
+  std::string WaitToJoin() const;
   // Returns what the node's open calls wait for: "barrier 'b': waiting for worker 1". Empty where
   // it has none.
   std::string WaitsOf(NodeId node) const;
@@ -176,7 +179,8 @@ class Job {
   // Answers a call that waits.
   void Complete(CallId call_id, absl::Status status);
   void CompleteAll(const std::vector<CallId>& calls, const absl::Status& status);
-  // Returns the member of a worker. REQUIRES: all nodes have joined, and the node is a worker.
+  // Returns the member of a worker, or what a candidate is to be. REQUIRES: all nodes have joined,
+  // and the node is a worker.
   RosterMember MemberOf(NodeId node) const;
   // Checks that the job goes on and the node is part of it.
   absl::Status CheckMember(NodeId node) const;
@@ -185,6 +189,42 @@ class Job {
   static absl::Status CheckEndpoints(const JoinRequest& request);
   absl::Status CheckJoin(const JoinRequest& request, uint32_t version) const;
   absl::Status CheckTakesMore(Role role) const;
+
+  // ---- workers that join a job that runs: job_candidates.cc
+
+  // Returns whether workers may take vacant ranks.
+  bool MayTakeWorkers() const {
+    const int fewest = options_.config.min_workers;
+    return fewest > 0 && fewest < options_.config.num_workers;
+  }
+  bool IsCandidate(NodeId node) const;
+  // Returns "worker 1 (node 5, host:pid)", or "host 1 (...)".
+  std::string DescribeWorker(NodeId node) const;
+  // Makes those workers candidates that wait for a rank which is vacant.
+  void TakeCandidates();
+  // Returns whether one of them waits for a rank which is vacant.
+  bool MayTakeCandidate() const;
+  absl::Status TakeCandidate(const JoinRequest& request);
+  void OnCandidateJoined(const CandidateJoined& event, absl::Time now);
+  // Records and does that a candidate is gone; `how` continues "worker 1 ...".
+  absl::Status LoseCandidate(NodeId node, const std::string& how);
+  void OnCandidateGone(NodeId node, const std::string& how);
+  CallId ArriveAsCandidate(NodeId node, const Arrival& arrival, absl::Time deadline);
+  // Returns the answer to a declaration that the job has made before this worker came, if it is
+  // one; 0: it is not.
+  CallId DeclareLate(NodeId node, const DeclarationPart& part);
+  // Ends a barrier at which all workers are: takes in the candidates that are there, if it is a
+  // boundary.
+  void OnBarrierFull(const std::string& name);
+  // Tries that again where it could not be logged, or where the candidates have gone since.
+  void EndFullBoundaries();
+  bool HasFullBoundary() const;
+  void OnBoundaryEnded(const BoundaryEnded& event, absl::Time now);
+  // Answers the newcomers that all servers let in.
+  void AnswerNewcomers();
+  absl::Status AcknowledgeEpoch(NodeId node, Epoch epoch, absl::Time now);
+  std::string WaitOfCandidate(const WaitingCall& call) const;
+  std::string WaitForRank() const;
 
   CallId LeaveAsServer(NodeId node);
   CallId LeaveAsWorker(const RosterMember& member, absl::Time deadline);
@@ -201,7 +241,8 @@ class Job {
   CallId JoinAgain(const MembershipTable::Member& member, const JoinRequest& request,
                    absl::Time deadline, absl::Time now);
   void FillJoined(const NodeInfo& node, JoinResult* joined) const;
-  void EndBarrier(const std::string& name, const absl::Status& status);
+  // `met` is the answer where the status is OK.
+  void EndBarrier(const std::string& name, const absl::Status& status, const Met& met = {});
   // Ends the barrier if this worker, which is leaving, has not come to it.
   void AbortIfLeaving(const std::string& name, const RosterMember& member);
   // Makes what workers are told of the membership.
@@ -248,8 +289,8 @@ class Job {
   absl::Status AdmitServer(uint64_t number, NodeId lost, const std::string& how);
   // Lets those servers join that wait for a rank which is vacant.
   void AdmitServers();
-  // Answers all servers that wait to join: the job takes no more.
-  void DismissServers();
+  // Answers all nodes that wait to join: the job takes no more.
+  void DismissWaiting();
 
   // Adds an event to the history, if there is one, at the latest time that was told.
   void Happened(const char* kind, std::string text);
@@ -285,6 +326,11 @@ class Job {
   Barriers barriers_;
   Barrier leaving_{Roster()};
   std::vector<Rank> leaving_ranks_;
+
+  Candidates candidates_;
+  // By server: the last epoch whose workers it lets in, as it said, or in which it joined.
+  std::map<NodeId, Epoch> let_in_;
+  bool is_replaying_ = false;
 
   WaitingCalls calls_;
   std::vector<Completion> completions_;

@@ -100,16 +100,35 @@ struct BarrierState {
   std::map<NodeId, std::set<uint64_t>> arrivals;
 };
 
-// The node's arrivals of these numbers have ended with these vacant ranks. Stands for events that
-// are left out.
+// The node's arrivals of these numbers have ended with these answers. Stands for events that are
+// left out.
 struct ArrivalsAnswered {
   NodeId node = 0;
-  std::map<uint64_t, std::vector<Rank>> answers;
+  std::map<uint64_t, Met> answers;
 };
 
-using JobEvent = std::variant<JobBegun, PartDeclared, BarrierReached, NodeLeft, PlacementInstalled,
-                              TensorsRetired, NodeLost, CallEnded, JobStopped, JobResumed,
-                              BarrierState, ArrivalsAnswered, ServerJoined>;
+// A worker has got a vacant rank of the job that runs, and waits to be taken in.
+struct CandidateJoined {
+  NodeInfo worker;
+  uint64_t join_id = 0;
+};
+
+// A candidate is gone, and is forgotten.
+struct CandidateGone {
+  NodeId node = 0;
+};
+
+// A boundary at which candidates waited has ended: these were taken in, each with the numbers of
+// its arrivals.
+struct BoundaryEnded {
+  std::string boundary;
+  std::map<NodeId, std::set<uint64_t>> taken_in;
+};
+
+using JobEvent =
+    std::variant<JobBegun, PartDeclared, BarrierReached, NodeLeft, PlacementInstalled,
+                 TensorsRetired, NodeLost, CallEnded, JobStopped, JobResumed, BarrierState,
+                 ArrivalsAnswered, ServerJoined, CandidateJoined, CandidateGone, BoundaryEnded>;
 
 // The place where a job puts its events before it acts on them.
 class JobLog {

@@ -35,6 +35,9 @@ enum RecordType : uint8_t {
   kOver = 13,  // the job has ended
   kPort = 14,  // in decimal digits; of the scheduler, not of a job
   kServer = 15,
+  kCandidate = 16,
+  kCandidateGone = 17,
+  kTakenIn = 18,
 };
 
 // Bytes of the records of barriers after which the journal is made short.
@@ -134,10 +137,12 @@ JournalRecord Encode(const BarrierState& event) {
 JournalRecord Encode(const ArrivalsAnswered& event) {
   journal::AnswersRecord message;
   message.set_node(event.node);
-  for (const auto& [number, vacant] : event.answers) {
+  for (const auto& [number, met] : event.answers) {
     journal::AnswersRecord::Answer* const answer = message.add_answers();
     answer->set_number(number);
-    answer->mutable_vacant()->Add(vacant.begin(), vacant.end());
+    answer->mutable_vacant()->Add(met.vacant.begin(), met.vacant.end());
+    answer->set_epoch(met.epoch);
+    answer->mutable_newcomers()->Add(met.newcomers.begin(), met.newcomers.end());
   }
   return Make(kAnswers, message);
 }
@@ -149,6 +154,30 @@ JournalRecord Encode(const ServerJoined& event) {
   message.set_lost(event.lost);
   message.set_how(event.how);
   return Make(kServer, message);
+}
+
+JournalRecord Encode(const CandidateJoined& event) {
+  journal::CandidateRecord message;
+  Write(event.worker, message.mutable_worker());
+  message.set_join_id(event.join_id);
+  return Make(kCandidate, message);
+}
+
+JournalRecord Encode(const CandidateGone& event) {
+  journal::CandidateGoneRecord message;
+  message.set_node(event.node);
+  return Make(kCandidateGone, message);
+}
+
+JournalRecord Encode(const BoundaryEnded& event) {
+  journal::BoundaryRecord message;
+  message.set_boundary(event.boundary);
+  for (const auto& [node, numbers] : event.taken_in) {
+    journal::BoundaryRecord::Newcomer* const newcomer = message.add_newcomers();
+    newcomer->set_node(node);
+    newcomer->mutable_numbers()->Add(numbers.begin(), numbers.end());
+  }
+  return Make(kTakenIn, message);
 }
 
 template <typename Message>
@@ -218,7 +247,9 @@ absl::StatusOr<JobEvent> DecodeAnswers(const JournalRecord& record) {
   for (const auto& answer : message.answers()) {
     BDN_ASSIGN_OR_RETURN(
         event.answers[answer.number()],
-        ReadRising({answer.vacant().data(), static_cast<size_t>(answer.vacant().size())}));
+        ReadMet({answer.vacant().data(), static_cast<size_t>(answer.vacant().size())},
+                answer.epoch(),
+                {answer.newcomers().data(), static_cast<size_t>(answer.newcomers().size())}));
   }
   return event;
 }
@@ -230,12 +261,30 @@ absl::StatusOr<JobEvent> DecodeServer(const JournalRecord& record) {
   return event;
 }
 
+absl::StatusOr<JobEvent> DecodeCandidate(const JournalRecord& record) {
+  BDN_ASSIGN_OR_RETURN(const auto message, Parse<journal::CandidateRecord>(record));
+  CandidateJoined event{.join_id = message.join_id()};
+  BDN_ASSIGN_OR_RETURN(event.worker, Read(message.worker()));
+  return event;
+}
+
+absl::StatusOr<JobEvent> DecodeBoundary(const JournalRecord& record) {
+  BDN_ASSIGN_OR_RETURN(const auto message, Parse<journal::BoundaryRecord>(record));
+  BoundaryEnded event{.boundary = message.boundary()};
+  for (const auto& each : message.newcomers()) {
+    event.taken_in[each.node()] = {each.numbers().begin(), each.numbers().end()};
+  }
+  return event;
+}
+
 bool IsOfBarriers(const JobEvent& event) {
   if (const auto* ended = std::get_if<CallEnded>(&event)) {
     return ended->subject.kind == WaitSubject::Kind::kBarrier;
   }
   return std::holds_alternative<BarrierReached>(event) ||
          std::holds_alternative<BarrierState>(event) ||
+         (std::holds_alternative<BoundaryEnded>(event) &&
+          std::get<BoundaryEnded>(event).taken_in.empty()) ||
          std::holds_alternative<ArrivalsAnswered>(event);
 }
 
@@ -326,6 +375,14 @@ absl::StatusOr<JobEvent> FromRecord(const JournalRecord& record) {
       return DecodeAnswers(record);
     case kServer:
       return DecodeServer(record);
+    case kCandidate:
+      return DecodeCandidate(record);
+    case kCandidateGone: {
+      BDN_ASSIGN_OR_RETURN(const auto message, Parse<journal::CandidateGoneRecord>(record));
+      return CandidateGone{message.node()};
+    }
+    case kTakenIn:
+      return DecodeBoundary(record);
     default:
       return InvalidArgument("a record has the type %d, which this version does not know",
                              record.type);

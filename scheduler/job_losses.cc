@@ -35,6 +35,7 @@ absl::Status Job::ReportWaits(NodeId node, const std::vector<RankWait>& waits, a
   BDN_RETURN_IF_ERROR(CheckMember(node));
   now_ = now;
   const NodeInfo& info = table_.Find(node)->info;
+  if (IsCandidate(node)) return absl::OkStatus();
   if (info.role == Role::kServer) {
     OnRoundsWait(info, waits);
   } else {
@@ -68,6 +69,7 @@ void Job::OnUnheard(const NodeInfo& worker, const std::vector<RankWait>& servers
 void Job::Lost(NodeId node, const std::string& how) { (void)Lose(node, how); }
 
 absl::Status Job::Lose(NodeId node, const std::string& how) {
+  if (IsCandidate(node)) return LoseCandidate(node, how);
   const MembershipTable::Member* member = table_.Find(node);
   const bool is_server = member != nullptr && member->info.role == Role::kServer &&
                          member->is_here() && lost_servers_.may_lose();
@@ -133,13 +135,19 @@ void Job::GoOnWithout(const RosterMember& gone, const std::string& how) {
                          options_.config.num_workers, NameOf(gone), how));
   // Its own calls first: nothing that they wait for concerns it any more.
   CompleteAll(calls_.Of(gone.node), evicted);
-  for (const std::string& name : barriers_.Remove(gone)) EndBarrier(name, absl::OkStatus());
+  candidates_.Leave(gone.node);
+  for (const std::string& name : barriers_.Remove(gone)) {
+    // Newcomers are taken in once all else is as it is without this worker.
+    const bool waits = IsBoundary(name) && !candidates_.ReadyAt(name).empty();
+    if (!waits) EndBarrier(name, absl::OkStatus());
+  }
   const PlacementVersion before = declarations_.version();
   declarations_.OnLost(gone);
   if (declarations_.version() != before) ChangeForServers();
   AnswerChangedDeclarations();
   leaving_.Remove(gone);
   if (leaving_.full()) EndWork();
+  EndFullBoundaries();
 }
 
 // ---- other servers
@@ -154,6 +162,7 @@ void Job::OnServerJoined(const ServerJoined& event, absl::Time now) {
   if (event.lost != 0) Happened("lost", MembershipTable::Describe(table_.Find(event.lost)->info));
   Happened("joined", MembershipTable::Describe(event.server));
   GoesOn(lost_servers_.AddServer(event, now));
+  let_in_[event.server.id] = table_.membership()->epoch;
   OnServersChanged();
 }
 
@@ -163,6 +172,7 @@ void Job::OnServersChanged() {
   ChangeForAll();
   declarations_.OnMembership(table_.membership());
   AnswerChangedDeclarations();
+  AnswerNewcomers();
 }
 
 void Job::FailWithoutServers() {
@@ -177,8 +187,13 @@ CallId Job::AwaitVacancy(const JoinRequest& request, absl::Time deadline, absl::
   now_ = now;
   const uint64_t number = lost_servers_.NewNumber();
   const CallId call_id = calls_.Add({{WaitSubject::Kind::kVacancy, number}, 0, deadline});
-  lost_servers_.Await(number, request, call_id);
-  AdmitServers();
+  if (request.role == Role::kWorker) {
+    candidates_.Await(number, request, call_id);
+    TakeCandidates();
+  } else {
+    lost_servers_.Await(number, request, call_id);
+    AdmitServers();
+  }
   return call_id;
 }
 
@@ -201,13 +216,18 @@ void Job::AdmitServers() {
   }
 }
 
-void Job::DismissServers() {
+void Job::DismissWaiting() {
   const std::string& id = options_.config.job_id;
   const absl::Status end = options_.is_followed
                                ? Unavailable("job '%s' ends; the next one begins then", id)
                            : failure_.ok() ? Unneeded("job '%s' is done and takes no more", id)
                                            : failure_;
   CompleteAll(lost_servers_.TakeAllCalls(), end);
+  CompleteAll(candidates_.TakeAllCalls(), end);
+  if (!failure_.ok()) return;
+  for (const auto& [id, member] : table_.members()) {
+    if (member.is_candidate) CompleteAll(calls_.Of(id), CheckMember(id));
+  }
 }
 
 }  // namespace bdn

@@ -66,7 +66,8 @@ std::vector<Series> NodesOf(const Job& job) {
   double workers = 0;
   double servers = 0;
   for (const auto& [id, member] : job.table().members()) {
-    if (member.is_here()) (member.info.role == Role::kServer ? servers : workers) += 1;
+    if (member.is_here() && !member.is_candidate)
+      (member.info.role == Role::kServer ? servers : workers) += 1;
   }
   return {{"server", servers}, {"worker", workers}};
 }
@@ -77,7 +78,7 @@ std::vector<Series> LeasesOf(const Job& job, absl::Time now) {
   std::vector<Series> all;
   if (job.state() != Job::State::kRunning) return all;
   for (const auto& [id, member] : job.table().members()) {
-    if (!member.is_here()) continue;
+    if (!member.is_here() || member.is_candidate) continue;
     all.push_back({NameOf(member.info), absl::ToDoubleSeconds(now - member.last_heard)});
   }
   KeepLargest(&all);

@@ -85,11 +85,12 @@ class LocalControlPlane final : public ControlPlane {
   }
 
   absl::StatusOr<std::vector<Rank>> Meet(const std::string& name, absl::Duration timeout) override {
-    const Job::Completion done = Wait([&](JobHost::Done callback) {
-      return host_->ArriveAtBarrier(node(), {.barrier = name}, timeout, std::move(callback));
-    });
-    BDN_RETURN_IF_ERROR(done.status);
-    return done.vacant;
+    BDN_ASSIGN_OR_RETURN(Met met, Arrive(name, timeout));
+    return std::move(met.vacant);
+  }
+
+  absl::StatusOr<Met> MeetAtBoundary(absl::Duration timeout) override {
+    return Arrive(kBoundary, timeout);
   }
 
   void ReportProgress(const NodeProgress& progress) override {
@@ -206,6 +207,14 @@ class LocalControlPlane final : public ControlPlane {
     return node_;
   }
 
+  absl::StatusOr<Met> Arrive(const std::string& name, absl::Duration timeout) {
+    Job::Completion done = Wait([&](JobHost::Done callback) {
+      return host_->ArriveAtBarrier(node(), {.barrier = name}, timeout, std::move(callback));
+    });
+    BDN_RETURN_IF_ERROR(done.status);
+    return std::move(done.met);
+  }
+
   // Starts a call, and blocks until its answer, which Close brings as Cancelled.
   template <typename Start>
   Job::Completion Wait(Start start) {
@@ -278,6 +287,9 @@ class LocalControlPlane final : public ControlPlane {
         std::vector<Rank> ranks = host_->LeavingRanks(told.leaving);
         ranks.resize(view.leaving - told.leaving);  // more may have left since the view was taken
         events.on_leaving(std::move(ranks));
+      }
+      if (view.candidates != told.candidates && events.on_candidates) {
+        events.on_candidates(view.candidates);
       }
       if (told.failure.ok() && !view.failure.ok() && events.on_failure) {
         events.on_failure(view.failure);

@@ -120,7 +120,7 @@ ServerJoined LostServers::JoinOf(uint64_t number, NodeId lost, const std::string
   const JoinRequest& request = waiting_.at(number).request;
   const Rank rank =
       lost == 0 ? table_.VacantServerRank(request.wanted_rank) : table_.Find(lost)->info.rank;
-  return {table_.MakeServer(request, rank), request.join_id, lost, how};
+  return {table_.MakeNode(request, rank), request.join_id, lost, how};
 }
 
 std::vector<CallId> LostServers::TakeCalls(uint64_t number) {

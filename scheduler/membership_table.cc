@@ -176,7 +176,7 @@ std::vector<int> MembershipTable::ProcessesOfWorkers() const {
   if (!frozen()) return processes;
   processes.resize(static_cast<size_t>(workers_.expected));
   for (const auto& [id, member] : members_) {
-    if (member.info.role != Role::kWorker) continue;
+    if (member.info.role != Role::kWorker || member.is_candidate) continue;
     processes[static_cast<size_t>(member.info.rank)] = member.info.processes;
   }
   return processes;
@@ -286,9 +286,9 @@ absl::Status MembershipTable::CheckAdmits(const JoinRequest& request) const {
   return CheckProcesses(request);
 }
 
-NodeInfo MembershipTable::MakeServer(const JoinRequest& request, Rank rank) const {
+NodeInfo MembershipTable::MakeNode(const JoinRequest& request, Rank rank) const {
   return {.id = next_id_,
-          .role = Role::kServer,
+          .role = request.role,
           .rank = rank,
           .endpoints = request.endpoints,
           .host = request.host,
@@ -296,27 +296,36 @@ NodeInfo MembershipTable::MakeServer(const JoinRequest& request, Rank rank) cons
           .processes = request.processes};
 }
 
+bool MembershipTable::IsNew(const NodeInfo& node, uint64_t join_id) const {
+  // The ids after it must not overflow.
+  if (node.id < next_id_ || node.id == std::numeric_limits<NodeId>::max()) return false;
+  if (join_id != 0 && by_join_id_.contains(join_id)) return false;
+  return !by_public_key_.contains(node.public_key);
+}
+
 bool MembershipTable::CanAdmit(const NodeInfo& server, uint64_t join_id, NodeId lost) const {
   if (!frozen() || server.role != Role::kServer || server.processes != 1) return false;
-  // The ids after it must not overflow.
-  if (server.id < next_id_ || server.id == std::numeric_limits<NodeId>::max()) return false;
+  if (!IsNew(server, join_id)) return false;
   if (server.rank < 0 || server.rank >= servers_.expected) return false;
-  if (join_id != 0 && by_join_id_.contains(join_id)) return false;
-  if (by_public_key_.contains(server.public_key)) return false;
   if (lost == 0) return VacantServerRank(server.rank) == server.rank;
   const Member* const before = Find(lost);
   return before != nullptr && before->is_here() && before->info.role == Role::kServer &&
          before->info.rank == server.rank;
 }
 
+MembershipTable::Member& MembershipTable::AddMember(const NodeInfo& node, uint64_t join_id) {
+  Member& member = members_[node.id];
+  member.info = node;
+  member.join_id = join_id;
+  if (join_id != 0) by_join_id_[join_id] = node.id;
+  if (!node.public_key.empty()) by_public_key_[node.public_key] = node.id;
+  next_id_ = node.id + 1;
+  return member;
+}
+
 void MembershipTable::AddServer(const NodeInfo& server, uint64_t join_id, absl::Time now,
                                 Membership* next) {
-  Member& member = members_[server.id];
-  member.info = server;
-  member.join_id = join_id;
-  if (join_id != 0) by_join_id_[join_id] = server.id;
-  if (!server.public_key.empty()) by_public_key_[server.public_key] = server.id;
-  next_id_ = server.id + 1;
+  AddMember(server, join_id);
   next->servers.insert(
       std::ranges::upper_bound(next->servers, server.rank, std::less<>(), &NodeInfo::rank), server);
   Heard(server.id, now);
@@ -337,6 +346,65 @@ void MembershipTable::Replace(NodeId lost, absl::Status why, const HomeBytes& ho
   AddServer(server, join_id, now, next.get());
   GiveSlots(lost, server.id, homes, next.get());
   GiveFreeSlots(server.id, next.get());
+  Begin(std::move(next));
+}
+
+// ---- candidates
+
+Rank MembershipTable::VacantWorkerRank(Rank wanted) const {
+  for (const Rank rank : membership_->vacant) {
+    if (wanted >= 0 && rank != wanted) continue;
+    const bool is_taken = std::ranges::any_of(members_, [rank](const auto& entry) {
+      return entry.second.is_candidate && entry.second.info.rank == rank;
+    });
+    if (!is_taken) return rank;
+  }
+  return -1;
+}
+
+absl::Status MembershipTable::CheckCandidate(const JoinRequest& request, Rank rank) const {
+  const int processes = ProcessesOfWorkers()[static_cast<size_t>(rank)];
+  if (request.processes == processes) return absl::OkStatus();
+  return InvalidArgument(
+      "%s joins with %d process(es) as worker rank %d, which had %d when the job began",
+      request.host, request.processes, rank, processes);
+}
+
+bool MembershipTable::CanAddCandidate(const NodeInfo& worker, uint64_t join_id) const {
+  if (!frozen() || worker.role != Role::kWorker || !IsNew(worker, join_id)) return false;
+  if (worker.rank < 0 || VacantWorkerRank(worker.rank) != worker.rank) return false;
+  return worker.processes == ProcessesOfWorkers()[static_cast<size_t>(worker.rank)];
+}
+
+void MembershipTable::AddCandidate(const NodeInfo& worker, uint64_t join_id, absl::Time now) {
+  AddMember(worker, join_id).is_candidate = true;
+  ++num_candidates_;
+  Heard(worker.id, now);
+}
+
+void MembershipTable::ForgetCandidate(NodeId worker) {
+  const auto found = members_.find(worker);
+  leases_.erase({found->second.lease_end, worker});
+  by_public_key_.erase(found->second.info.public_key);
+  by_join_id_.erase(found->second.join_id);
+  members_.erase(found);
+  --num_candidates_;
+}
+
+void MembershipTable::AdmitCandidates(const std::vector<NodeId>& workers, absl::Time now) {
+  auto next = NextEpoch();
+  for (const NodeId worker : workers) {
+    Member& member = members_.at(worker);
+    member.is_candidate = false;
+    --num_candidates_;
+    const NodeInfo& info = member.info;
+    next->workers.insert(
+        std::ranges::upper_bound(next->workers, info.rank, std::less<>(), &NodeInfo::rank), info);
+    std::erase(next->vacant, info.rank);
+    Heard(worker, now);
+  }
+  // Rounds of before had no contribution of them, and cannot be made again with them.
+  next->unsafe = next->epoch;
   Begin(std::move(next));
 }
 

@@ -28,9 +28,10 @@ class MembershipTable {
     absl::Time last_heard;
     absl::Time lease_end = absl::InfiniteFuture();
     bool left = false;
-    absl::Status evicted;     // not OK: the job goes on without it, for this reason (IsEvicted)
-    uint64_t join_id = 0;     // of its JoinRequest
-    bool has_called = false;  // a heartbeat of it has come, so it has the answer to its join
+    absl::Status evicted;       // not OK: the job goes on without it, for this reason (IsEvicted)
+    uint64_t join_id = 0;       // of its JoinRequest
+    bool has_called = false;    // a heartbeat of it has come, so it has the answer to its join
+    bool is_candidate = false;  // a worker that waits to be taken in: not in the membership yet
     NodeProgress progress;
 
     bool is_here() const { return !left && evicted.ok(); }
@@ -91,8 +92,8 @@ class MembershipTable {
   Rank VacantServerRank(Rank wanted) const;
   // Returns the error that Admit would have for this server, whatever its rank.
   absl::Status CheckAdmits(const JoinRequest& request) const;
-  // Returns the node that the server is to be.
-  NodeInfo MakeServer(const JoinRequest& request, Rank rank) const;
+  // Returns the node that a server, or a candidate, is to be.
+  NodeInfo MakeNode(const JoinRequest& request, Rank rank) const;
   // Takes a server in, with which the next epoch begins. It gets the slots for which nobody
   // answers. REQUIRES: CanAdmit(server).
   void Admit(const NodeInfo& server, uint64_t join_id, absl::Time now);
@@ -101,8 +102,25 @@ class MembershipTable {
   void Replace(NodeId lost, absl::Status why, const HomeBytes& homes, const NodeInfo& server,
                uint64_t join_id, absl::Time now);
   // Returns whether the node is a new one, and a server of a rank that is vacant, or would be
-  // without the server `lost`. A node that MakeServer made for such a rank is one.
+  // without the server `lost`. A node that MakeNode made for such a rank is one.
   bool CanAdmit(const NodeInfo& server, uint64_t join_id, NodeId lost = 0) const;
+
+  // Returns the vacant rank that a worker would get that joins now: the one that it wants, else the
+  // lowest, of those that no candidate has; -1 where there is none. REQUIRES: frozen().
+  Rank VacantWorkerRank(Rank wanted) const;
+  // Checks that a worker of this rank may have so many processes. InvalidArgument names both
+  // numbers.
+  absl::Status CheckCandidate(const JoinRequest& request, Rank rank) const;
+  // Returns whether the node is a new one, and a worker of a rank that is vacant and no
+  // candidate's, with the processes of that rank. A node that MakeNode made for such a rank is one.
+  bool CanAddCandidate(const NodeInfo& worker, uint64_t join_id) const;
+  // Adds a candidate, which has a lease and is in no membership. REQUIRES: CanAddCandidate.
+  void AddCandidate(const NodeInfo& worker, uint64_t join_id, absl::Time now);
+  // Forgets a candidate. REQUIRES: the node is one.
+  void ForgetCandidate(NodeId worker);
+  // Takes candidates into the membership, whose epoch rises. REQUIRES: `workers` is not empty, and
+  // its nodes are candidates.
+  void AdmitCandidates(const std::vector<NodeId>& workers, absl::Time now);
 
   // Returns the node whose lease ended first, or null where none has ended.
   const Member* Expired(absl::Time now) const;
@@ -114,7 +132,7 @@ class MembershipTable {
   const Member* Find(NodeId node) const;
   const std::map<NodeId, Member>& members() const { return members_; }
   // Returns whether no node is here any more.
-  bool all_left() const { return num_gone_ == members_.size(); }
+  bool all_left() const { return num_gone_ + num_candidates_ == members_.size(); }
 
   // Returns "worker 1 (node 5, host:pid)".
   static std::string Describe(const NodeInfo& node);
@@ -137,6 +155,10 @@ class MembershipTable {
   void SetLeaseEnd(Member* member, absl::Time end);
   // Marks a member as taken out.
   void MarkEvicted(Member* member, absl::Status why);
+  // Adds a node to the members.
+  Member& AddMember(const NodeInfo& node, uint64_t join_id);
+  // Returns whether a node with this number, key and join_id may be added now.
+  bool IsNew(const NodeInfo& node, uint64_t join_id) const;
   // Adds a server to the members and to the membership that is being made.
   void AddServer(const NodeInfo& server, uint64_t join_id, absl::Time now, Membership* next);
   // Returns a copy of the membership, as the next epoch.
@@ -153,6 +175,7 @@ class MembershipTable {
   std::map<PublicKey, NodeId> by_public_key_;  // of nodes that have one
   std::map<uint64_t, NodeId> by_join_id_;      // of nodes that have one
   size_t num_gone_ = 0;                        // nodes that are not here any more
+  size_t num_candidates_ = 0;
   // Ends of the leases of nodes that are here.
   std::set<std::pair<absl::Time, NodeId>> leases_;
   std::shared_ptr<const Membership> membership_;

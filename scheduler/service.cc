@@ -50,9 +50,7 @@ class ServiceImpl final : public SchedulerService {
   JobHost* host() override { return core_.host(); }
   void PostWork(std::function<void()> task) override { core_.work()->Post(std::move(task)); }
   uint64_t accept_failures() const override { return listener_->failures(); }
-  bool AwaitNodesTold(absl::Duration timeout) override {
-    return streams_.AwaitNodesTold(timeout);
-  }
+  bool AwaitNodesTold(absl::Duration timeout) override { return streams_.AwaitNodesTold(timeout); }
   Counts counts() const override {
     const Newcomers::Counts newcomers = core_.newcomers().counts();
     return {core_.calls_refused.load(std::memory_order_relaxed),
@@ -127,6 +125,7 @@ void ServiceImpl::WriteJoined(const JoinResult& joined, JoinCall* call) {
   Write(joined.config, reply->mutable_config());
   Write(*joined.membership, reply->mutable_membership());
   reply->set_data_secret(joined.data_secret);
+  reply->set_candidate(joined.is_candidate);
   for (const int processes : joined.processes) {
     reply->add_processes(static_cast<uint32_t>(processes));
   }
@@ -164,7 +163,9 @@ CallId ServiceImpl::OnBarrier(BarrierCall* call) {
   return call->FinishLater(core_.host()->ArriveAtBarrier(
       message.caller().node(), {message.name(), message.number(), message.first_open()},
       TimeoutFromMilliseconds(message.timeout_ms()), [call](const Job::Completion& done) {
-        for (const Rank rank : done.vacant) call->reply()->add_vacant(rank);
+        for (const Rank rank : done.met.vacant) call->reply()->add_vacant(rank);
+        call->reply()->set_epoch(done.met.epoch);
+        for (const Rank rank : done.met.newcomers) call->reply()->add_newcomers(rank);
         call->Finish(done.status);
       }));
 }
@@ -232,7 +233,7 @@ CallId ServiceImpl::OnWaits(WaitsCall* call) {
     } else if (job.state() == Job::State::kWaiting) {
       call->reply()->set_text("waiting for " + job.MissingNodes());
     } else if (job.state() == Job::State::kRunning) {
-      call->reply()->set_text(job.WaitOfServers());
+      call->reply()->set_text(job.WaitToJoin());
     }
   });
   return call->FinishNow(absl::OkStatus());

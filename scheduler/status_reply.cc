@@ -73,6 +73,7 @@ void WriteStatus(const Job& job, absl::Time now, bandoneon::control::StatusReply
     Write(member.info, node->mutable_info());
     node->set_left(member.left);
     node->set_lost(!member.evicted.ok());
+    node->set_candidate(member.is_candidate);
     node->set_step(member.progress.step);
     node->set_bytes_sent(member.progress.bytes_sent);
     node->set_bytes_received(member.progress.bytes_received);

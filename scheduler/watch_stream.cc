@@ -110,6 +110,11 @@ bool WatchStream::NextEvent(const Job::View& view, wire::Event* event) {
     Write(ranks, event->mutable_leaving());
     return true;
   }
+  if (view.candidates != sent_.candidates) {
+    sent_.candidates = view.candidates;
+    event->mutable_candidates()->set_ready(static_cast<uint32_t>(view.candidates));
+    return true;
+  }
   if (!view.failure.ok() && !sent_.failure) {
     sent_.failure = true;
     Write(view.failure, event->mutable_failure());

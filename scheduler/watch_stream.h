@@ -68,6 +68,7 @@ class WatchStream final : public CallHandler {
     std::shared_ptr<const Membership> membership;
     PlacementVersion placed;
     size_t leaving = 0;
+    int candidates = 0;
     bool failure = false;
     bool done = false;
   };

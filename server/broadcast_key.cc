@@ -6,6 +6,7 @@
 
 #include "common/base/status.h"
 #include "common/wire/headers.h"
+#include "common/wire/message.h"
 
 namespace bdn {
 namespace {
@@ -48,10 +49,18 @@ void BroadcastState::SetRoster(std::shared_ptr<const Places> now) {
   const std::vector<Step> confirmed = std::exchange(had, std::vector<Step>(places->size()));
   std::vector<std::optional<Digest>> held = std::move(holds);
   holds.assign(places->size(), std::nullopt);
+  const std::vector<std::optional<Step>> stood =
+      std::exchange(stood_at, std::vector<std::optional<Step>>(places->size()));
+  Step latest = std::max(value.step, next.step);
+  for (const Step step : fetched) latest = std::max(latest, step);
   for (size_t i = 0; i < places->size(); ++i) {
     // By node, not by rank: another process that takes a lost one's rank has nothing.
     const std::optional<Place> was = former->OfNode(places->NodeOf(PlaceAt(i)));
-    if (!was.has_value()) continue;
+    if (!was.has_value()) {
+      if (former->size() > 0) stood_at[i] = latest;
+      continue;
+    }
+    stood_at[i] = stood[IndexOf(*was)];
     fetches[i] = fetched[IndexOf(*was)];
     had[i] = confirmed[IndexOf(*was)];
     holds[i] = held[IndexOf(*was)];
@@ -258,6 +267,18 @@ Sends BroadcastKey::OnFetch(NodeId from, const Frame& frame) {
   Sends answer =
       status.ok() ? shard_.Defer(from, header, behind) : shard_.Refuse(from, header, status);
   for (Outgoing& send : answer) sends.push_back(std::move(send));
+  return sends;
+}
+
+Sends BroadcastKey::OnPosition(NodeId from, const FrameHeader& header) {
+  const absl::StatusOr<Place> place = PlaceOf(from, header.epoch);
+  if (!place.ok()) return shard_.Refuse(from, header, place.status());
+  const FrameHeader value = shard_.AnswerHeader(header, FrameType::kValue);
+  const Step step = state_.stood_at[IndexOf(*place)].value_or(state_.value.step);
+  Sends sends = {{from, MakeFrame(value, EncodePosition({.step = step}))}};
+  state_.NoteFetch(*place, step);
+  NoteHas(*place, step);
+  for (Outgoing& send : PutNextInForce()) sends.push_back(std::move(send));
   return sends;
 }
 

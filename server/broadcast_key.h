@@ -36,6 +36,9 @@ struct BroadcastState {
   BroadcastValue before;      // the value that was in force before, without its bytes
   std::vector<Step> fetches;  // by place: the highest step that it has fetched
   std::vector<Step> had;      // by place: the highest step whose value it has confirmed to have
+  // By place: the highest step that any worker had asked for when this one was taken into a job
+  // that ran; nothing where it was there from the beginning. Failed calls use up steps, too.
+  std::vector<std::optional<Step>> stood_at;
   // By place: the digest that the worker sent with its fetch of the step in `fetches`, if any.
   std::vector<std::optional<Digest>> holds;
   size_t num_behind = 0;  // the number of places for which IsBehind is true
@@ -77,6 +80,9 @@ class BroadcastKey {
   // Handles a worker's fetch of the value. If the fetch carries a digest and it is the value's, the
   // answer is a header without the value's bytes.
   Sends OnFetch(NodeId from, const Frame& frame);
+  // Handles the question of a worker that has joined later, at which step the key stood. Until then
+  // it counts as behind, so that a key that is rebuilt meanwhile stands there, too.
+  Sends OnPosition(NodeId from, const FrameHeader& header);
   // Puts the next value in force if nobody who may still ask for the one before is left, and sends
   // it to those who have asked for it. For a roster that has changed.
   Sends OnRoster() { return PutNextInForce(); }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <optional>
 #include <utility>
 
 #include "common/base/draw.h"
@@ -62,8 +63,15 @@ void DenseState::SetRoster(std::shared_ptr<const Places> now) {
     }
   }
   round.Close();
-  places = std::move(now);
-  if (init_root >= 0 && !places->OfRank(init_root).has_value()) {
+  const std::shared_ptr<const Places> former = std::exchange(places, std::move(now));
+  // By node, not by rank: another process that takes a lost one's rank has pushed and set nothing.
+  const auto is_gone = [&](Rank rank) {
+    const std::optional<Place> was = former->OfRank(rank);
+    const std::optional<Place> is = places->OfRank(rank);
+    return !is.has_value() || (was.has_value() && former->NodeOf(*was) != places->NodeOf(*is));
+  };
+  std::erase_if(pushed_before, is_gone);
+  if (init_root >= 0 && is_gone(init_root)) {
     init_root = -1;
     last_init = 0;  // another worker counts its requests anew
   }
@@ -556,6 +564,11 @@ Sends DenseKey::OnFetch(NodeId from, const Frame& frame) {
     if (const absl::Status digest = CheckDigest(frame); !digest.ok()) segment = digest;
   }
   if (!segment.ok()) return shard_.Refuse(from, header, segment.status());
+  if (header.part == StatePart::kPosition) {
+    const Step step = state_.last_step;
+    const Buffer position = EncodePosition({step, plan_.codecs.IsUncompressed(step + 1)});
+    return {{from, MakeFrame(shard_.AnswerHeader(header, FrameType::kValue), position)}};
+  }
   if (header.part == StatePart::kSnapshot) {
     FrameHeader value = shard_.AnswerHeader(header, FrameType::kValue);
     value.base_step = state_.last_step;

@@ -463,6 +463,12 @@ Sends RebuildingKey::OnInit(NodeId from, const Frame& frame, Rank rank) {
       return Fail(Aborted("the snapshot of worker %d is not one of step %d: %s", rank,
                           rebuild.start, set.message()));
     }
+    // Nobody repeats what the root of an older snapshot had set, whose rank another worker may
+    // have.
+    if (rebuild.is_estimate && state_.dense.init_root != rebuild.inits_root) {
+      state_.dense.init_root = -1;
+      state_.dense.last_init = 0;
+    }
     FaultPoint("init.half");
     WriteRebuild(shard_.options.history, header.key, "snapshot", header.step, rebuild.target);
     Sends sends = acknowledged();

@@ -480,6 +480,11 @@ void Server::OnMembership(std::shared_ptr<const Membership> membership) {
     MutexLock lock(&late_mu_);
     for (Late& late : late_) late = {};
   }
+  const bool is_later = membership_->epoch > 0;
+  const bool has_newcomer =
+      is_later && std::ranges::any_of(membership->workers, [this](const NodeInfo& worker) {
+        return membership_->Find(worker.id) == nullptr;
+      });
   membership_ = membership;
   // Slots of servers that are lost may have come to this one.
   std::vector<const Known*> gained;
@@ -504,6 +509,10 @@ void Server::OnMembership(std::shared_ptr<const Membership> membership) {
       return sends;
     });
   }
+  if (!has_newcomer) return;
+  // Only now: a newcomer that is told of it connects at once.
+  const absl::Status told = control_->AcknowledgePlacement({membership->epoch, 0});
+  if (!told.ok()) LogWarning("epoch %d: %s", membership->epoch, told.message());
 }
 
 void Server::Fail(const absl::Status& status) {

@@ -169,6 +169,12 @@ Sends ServerShard::OnDenseFrame(NodeId from, const Frame& frame, KeyState* state
 
 Sends ServerShard::OnBroadcastFrame(NodeId from, const Frame& frame, KeyState* state) {
   const FrameHeader& header = frame.header;
+  const bool asks_position = header.type == FrameType::kFetch && frame.payload.empty() &&
+                             header.part == StatePart::kPosition && header.request != 0 &&
+                             header.num_elements == state->plan->entry.elements;
+  if (asks_position) {
+    return BroadcastKey(*state->plan, &state->broadcast, &context_).OnPosition(from, header);
+  }
   const bool is_about_dense = header.part != StatePart::kNone || header.element_offset != 0 ||
                               header.request != 0 || header.flags != 0;
   if (is_about_dense) {

@@ -101,6 +101,7 @@ bool HasPart(const KeyPlan& plan, const StateParts& parts, StatePart part) {
     case StatePart::kNone:
     case StatePart::kSnapshot:
     case StatePart::kReply:
+    case StatePart::kPosition:
       return false;
     case StatePart::kWeights:
       return plan.rule != nullptr;

@@ -111,6 +111,14 @@ class Client {
   // Returns the workers that were not lost, as far as this one has heard: another may have heard of
   // a loss earlier or later. Meet tells all the same.
   virtual Presence presence() const = 0;
+  // Returns whether this worker has joined a job that runs, and was not taken in yet. Until then
+  // its barriers and broadcasts return at once, the data of a broadcast stays as it is, calls that
+  // set the state of tensors do nothing, and pushes and calls that read from servers are refused:
+  // FailedPrecondition. What it declares must be what the others had declared, in their order.
+  virtual bool is_candidate() const { return false; }
+  // Returns how many candidates wait at the boundary, as far as this one has heard. For a look
+  // between steps: workers see it change at different moments, and so must agree on a boundary.
+  virtual int candidates() const { return 0; }
 
   // Returns the memory in which gradients are best made: they are pushed from it without a copy
   // where one can be avoided.
@@ -164,6 +172,13 @@ class Client {
   // the same to all who met. The ranks of workers that were lost are vacant.
   virtual absl::StatusOr<std::vector<Rank>> Meet(const std::string& name,
                                                  absl::Duration timeout) = 0;
+  // Meets all workers that are present at the boundary, between two steps, and takes in the
+  // candidates that wait there. Returns the ranks of the newcomers' processes, rising: the same to
+  // all who met, newcomers too. A candidate waits here until it is taken in. Its keys then stand
+  // where those of the others do; its tensors' values, its residuals and its momenta are its own.
+  // FailedPrecondition: an exchange of this worker is in flight. DeadlineExceeded names whom it
+  // waits for. Unimplemented through a host's daemon.
+  virtual absl::StatusOr<std::vector<Rank>> Boundary(absl::Duration timeout) = 0;
   absl::Status Barrier(const std::string& name, absl::Duration timeout) {
     return Meet(name, timeout).status();
   }

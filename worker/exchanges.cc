@@ -60,7 +60,7 @@ absl::Status Exchanges::PushPullAll(std::span<PushRequest> requests,
 
 absl::StatusOr<TicketId> Exchanges::Deposit(PushRequest* request, absl::Time now,
                                             std::vector<KeyExchange*>* ready) {
-  BDN_RETURN_IF_ERROR(tensors_->participation().Check());
+  BDN_RETURN_IF_ERROR(tensors_->participation().CheckIsIn());
   BDN_ASSIGN_OR_RETURN(Tensor * tensor, tensors_->FindDense(request->tensor));
   CompleteRequest(tensor->declaration, request);
   BDN_RETURN_IF_ERROR(CheckPush(*request, *tensor));
@@ -227,6 +227,16 @@ absl::Status Exchanges::DescribeWait(const KeyExchange& key, const Exchange& exc
   fields.waiting_for = requests_->WaitingFor(key.id());
   if (fields.waiting_for.empty()) fields.stage = "encode or decode";
   return WithFields(late, fields);
+}
+
+absl::Status Exchanges::CheckIdle() const {
+  MutexLock lock(tensors_->mutex());
+  for (const auto& [id, exchange] : tensors_->keys()) {
+    if (exchange->is_idle() && !exchange->has_server_request()) continue;
+    return FailedPrecondition("tensor '%s' is in flight; wait for it before the boundary",
+                              exchange->first_tensor());
+  }
+  return absl::OkStatus();
 }
 
 // ---- Leaving

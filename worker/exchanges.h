@@ -57,6 +57,9 @@ class Exchanges {
   // requests to servers end with `status`.
   void Fail(const absl::Status& status);
 
+  // OK if nothing of this worker is in flight. FailedPrecondition names the tensor.
+  absl::Status CheckIdle() const;
+
   // Begins to leave: refuses new work, and waits until the servers have everything that was started
   // here, requests about tensors' state included. DeadlineExceeded names what they may not have,
   // and the worker leaves no more. Else the job's failure.

@@ -107,7 +107,7 @@ void ServerRequests::OnAnswer(Key key, absl::StatusOr<Frame> answer) {
   Release(key);
   if (answer.ok()) {
     caller.answers[key] = *std::move(answer);
-  } else {
+  } else if (!(caller.takes_not_found && absl::IsNotFound(answer.status()))) {
     // An error ends the wait. Ask withdraws the requests that have no answer then.
     caller.status = answer.status();
   }
@@ -148,13 +148,14 @@ std::string ServerRequests::WaitedForBy(const Caller& caller) const {
 }
 
 absl::StatusOr<ServerRequests::Answers> ServerRequests::Ask(
-    const std::string& what, std::vector<RequestTable::Request> requests, absl::Time deadline) {
+    const std::string& what, std::vector<RequestTable::Request> requests, absl::Time deadline,
+    bool takes_not_found) {
   struct Asked {
     Step step;
     std::string tensor;
     bool submitted = false;
   };
-  Caller caller;
+  Caller caller{.takes_not_found = takes_not_found};
   std::map<Key, Asked> asked;
   const absl::Time began = clock_->Now();
   {
@@ -238,6 +239,38 @@ absl::Status ServerRequests::Broadcast(const std::string& name, uint32_t id, Mut
     std::memcpy(data.data() + part.offset, value.payload.data(), part.elements);
   }
   return absl::OkStatus();
+}
+
+// ---- Where keys stand
+
+absl::StatusOr<std::map<Key, KeyPosition>> ServerRequests::AskPositions(std::span<const Key> keys,
+                                                                        absl::Time deadline) {
+  std::vector<RequestTable::Request> requests;
+  {
+    MutexLock lock(tensors_->mutex());
+    for (const Key id : keys) {
+      const KeyExchange* const exchange = tensors_->FindKey(id);
+      if (exchange == nullptr || exchange->is_retired()) continue;
+      const DeclaredKey& key = exchange->key();
+      const FrameHeader header =
+          StateHeader(FrameType::kFetch,
+                      {.part = StatePart::kPosition, .key = id, .num_elements = key.entry.elements},
+                      /*step=*/0, kNumberedLater);
+      RequestTable::Request request = RequestFor(key, Frame{header, {}}, key.tensor_names[0], -1);
+      // A server may have been lost a moment ago, and the key be made again.
+      request.is_patient = true;
+      requests.push_back(std::move(request));
+    }
+  }
+  std::map<Key, KeyPosition> positions;
+  if (requests.empty()) return positions;
+  BDN_ASSIGN_OR_RETURN(const Answers answers,
+                       Ask("where tensors stand", std::move(requests), deadline,
+                           /*takes_not_found=*/true));
+  for (const auto& [key, value] : answers) {
+    BDN_ASSIGN_OR_RETURN(positions[key], DecodePosition(value.payload.span()));
+  }
+  return positions;
 }
 
 // ---- What servers hold of a tensor

@@ -33,6 +33,10 @@ class ServerRequests {
   // Makes a broadcast, as Client says. `tensor` is the id with which its name was declared.
   absl::Status Broadcast(const std::string& name, uint32_t tensor, MutableByteSpan data, Rank root,
                          absl::Time deadline);
+  // Asks where these keys stand at their servers, for a worker that joins later. Keys that no
+  // server has any more, because all workers are done with them, are left out.
+  absl::StatusOr<std::map<Key, KeyPosition>> AskPositions(std::span<const Key> keys,
+                                                          absl::Time deadline);
   // Makes a call about the state that servers hold, and blocks until all have answered. REQUIRES:
   // CheckStateCall has passed it.
   absl::Status Perform(StateCall* call, absl::Time deadline);
@@ -44,6 +48,7 @@ class ServerRequests {
     size_t left = 0;  // answers to come
     absl::Status status;
     Answers answers;
+    bool takes_not_found = false;  // such an error is an answer, too
   };
   // Returns the part of a key's state that a request is about, or nothing if the key does not keep
   // it.
@@ -52,7 +57,7 @@ class ServerRequests {
 
   // Sends the requests and waits for all answers, by key.
   absl::StatusOr<Answers> Ask(const std::string& what, std::vector<RequestTable::Request> requests,
-                              absl::Time deadline);
+                              absl::Time deadline, bool takes_not_found = false);
   // Waits until the caller has all answers or an error. Returns false if the time is over before.
   bool AwaitAnswers(const Caller& caller, absl::Time until);
   // Returns ": waiting for server 0", or "" where that is not known.

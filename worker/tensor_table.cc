@@ -16,6 +16,15 @@ absl::Status Participation::Check() const {
   return absl::OkStatus();
 }
 
+absl::Status Participation::CheckIsIn() const {
+  BDN_RETURN_IF_ERROR(Check());
+  if (!is_candidate) return absl::OkStatus();
+  return FailedPrecondition(
+      "this worker is not in the job yet: it has joined a job that runs, as worker %d, and is "
+      "taken in at the next boundary to which it comes",
+      rank);
+}
+
 absl::Status TensorTable::Canonicalize(TensorDeclaration* tensor) {
   const auto bad = [tensor](const std::string& what) {
     return InvalidArgument("tensor '%s': %s", tensor->name, what);

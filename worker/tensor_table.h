@@ -1,8 +1,8 @@
 #ifndef BANDONEON_WORKER_TENSOR_TABLE_H_
 #define BANDONEON_WORKER_TENSOR_TABLE_H_
 
-#include <map>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -40,11 +40,14 @@ struct Participation {
   Rank rank = 0;
   absl::Status failed;  // the job's failure, once there is one
   absl::Status over;  // why no exchange begins any more: the failure, or that all workers have left
-  int leaving = 0;    // calls of Leave that have not given up
+  bool is_candidate = false;  // it was not taken into the job yet
+  int leaving = 0;            // calls of Leave that have not given up
   bool left = false;
 
   // OK: new requests to other workers and servers may begin.
   absl::Status Check() const;
+  // Checks likewise, and that the worker is in the job.
+  absl::Status CheckIsIn() const;
 };
 
 // The table of the declared tensors and their keys, with the one lock that guards them, the queues

@@ -134,7 +134,9 @@ absl::Status Worker::Start(Registry* telemetry) {
   const std::vector<int>& processes = joined_.processes;
   first_process_ = std::accumulate(processes.begin(), processes.begin() + joined_.rank, 0);
   num_processes_ = std::accumulate(processes.begin(), processes.end(), 0);
-  presence_ = Presence{.size = num_processes_};
+  const std::vector<Rank> present = ProcessesBut(joined_.membership->vacant);
+  presence_ = Presence{static_cast<int>(present.size()), present.empty() ? 0 : present.front()};
+  is_candidate_ = joined_.is_candidate;
   // The worker needs two descriptors for each server: a socket and its connection. A transport
   // without a key never leaves the process, and needs none.
   if (!join.public_key.empty()) {
@@ -148,6 +150,12 @@ absl::Status Worker::Start(Registry* telemetry) {
   {
     MutexLock lock(tensors_.mutex());
     tensors_.participation().rank = joined_.rank;
+    tensors_.participation().is_candidate = joined_.is_candidate;
+  }
+  {
+    MutexLock lock(&membership_mu_);
+    membership_ = joined_.membership;
+    is_connected_ = !joined_.is_candidate;
   }
   BDN_ASSIGN_OR_RETURN(history_, HistoryFile::Open(options_.history_file,
                                                    absl::StrFormat("worker-%d", joined_.rank)));
@@ -192,11 +200,12 @@ absl::Status Worker::Start(Registry* telemetry) {
   transport_->Start(
       [this](ConnectionId from, Frame frame) { requests_->OnFrame(from, std::move(frame)); });
   // Before Watch, whose first event may be the same membership again; it is then ignored.
-  BDN_RETURN_IF_ERROR(requests_->SetMembership(joined_.membership));
+  if (!joined_.is_candidate) BDN_RETURN_IF_ERROR(requests_->SetMembership(joined_.membership));
   FaultPoint("admit.some");
   control_->Watch({
       .on_membership = [this](auto membership) { OnMembership(std::move(membership)); },
       .on_failure = [this](const absl::Status& status) { exchanges_->Fail(status); },
+      .on_candidates = [this](int ready) { candidates_ = ready; },
       .on_finished = [] {},
   });
   const JobConfig& config = joined_.config;
@@ -216,6 +225,11 @@ absl::Status Worker::Start(Registry* telemetry) {
       metrics_.push_back(std::move(source));
     }
     control_->ReportStages([this] { return stages_->Read(); });
+  }
+  // Servers do not know a candidate yet.
+  if (joined_.is_candidate) {
+    LogInfo("worker %d joins a job that runs, and waits to be taken in", joined_.rank);
+    return absl::OkStatus();
   }
   // A firewall or a wrong address shows here, with a clear error, and not as a push that waits for
   // half an hour.
@@ -264,12 +278,26 @@ void Worker::OnMembership(std::shared_ptr<const Membership> membership) {
   const Presence before = presence_.exchange(now);
   if (now.size < before.size) {
     LogWarning("the job goes on with %d of %d workers", now.size, num_processes_);
+  } else if (now.size > before.size) {
+    // As loud as the loss, which it makes good.
+    LogWarning("the job goes on with %d of %d workers", now.size, num_processes_);
   }
   if (membership->epoch > 1) FaultPoint("epoch.some");
   // Before the requests are sent anew for the next epoch, whose results must come later.
   if (now != before && options_.presence_changed) options_.presence_changed(now);
-  const absl::Status status = requests_->SetMembership(std::move(membership));
-  if (!status.ok()) exchanges_->Fail(status);
+  {
+    MutexLock lock(&membership_mu_);
+    if (!is_connected_) {  // Enter sets it
+      membership_ = std::move(membership);
+      return membership_changed_.SignalAll();
+    }
+  }
+  const absl::Status status = requests_->SetMembership(membership);
+  if (!status.ok()) return exchanges_->Fail(status);
+  // Only now: whoever waits for the epoch pushes in it then.
+  MutexLock lock(&membership_mu_);
+  membership_ = std::move(membership);
+  membership_changed_.SignalAll();
 }
 
 Rank Worker::WorkerOf(Rank process) const {
@@ -287,8 +315,106 @@ absl::Status Worker::CheckTakesPart() const {
 
 absl::StatusOr<std::vector<Rank>> Worker::Meet(const std::string& name, absl::Duration timeout) {
   BDN_RETURN_IF_ERROR(CheckTakesPart());
+  if (is_candidate()) {
+    MutexLock lock(&membership_mu_);
+    return ProcessesBut(membership_->vacant);
+  }
   BDN_ASSIGN_OR_RETURN(const std::vector<Rank> vacant, control_->Meet(name, timeout));
   return ProcessesBut(vacant);
+}
+
+// ---- Workers that join a job that runs
+
+absl::StatusOr<std::vector<Rank>> Worker::Boundary(absl::Duration timeout) {
+  const absl::Time deadline = clock_->Now() + timeout;
+  BDN_RETURN_IF_ERROR(CheckTakesPart());
+  BDN_RETURN_IF_ERROR(exchanges_->CheckIdle());
+  BDN_ASSIGN_OR_RETURN(const Met met, control_->MeetAtBoundary(timeout));
+  if (is_candidate()) {
+    if (!std::ranges::binary_search(met.newcomers, joined_.rank)) {
+      return Internal("the scheduler's answer lacks this worker, which waited to be taken in");
+    }
+    BDN_RETURN_IF_ERROR(Enter(met, deadline));
+  } else {
+    // A push of the epoch before could meet a server that does not know the newcomers yet, which
+    // would close the step without them.
+    BDN_RETURN_IF_ERROR(AwaitEpoch(met.epoch, deadline));
+  }
+  std::vector<Rank> others;
+  for (Rank rank = 0; rank < static_cast<Rank>(joined_.processes.size()); ++rank) {
+    if (!std::ranges::binary_search(met.newcomers, rank)) others.push_back(rank);
+  }
+  return ProcessesBut(others);
+}
+
+absl::Status Worker::AwaitEpoch(Epoch epoch, absl::Time deadline) {
+  // The stream of events tells the membership, and may be behind a call's answer.
+  constexpr absl::Duration kPoll = absl::Milliseconds(100);
+  deadline = std::max(deadline, clock_->Now() + kLeastTimeToGreet);
+  for (;;) {
+    BDN_RETURN_IF_ERROR(CheckTakesPart());
+    MutexLock lock(&membership_mu_);
+    if (membership_->epoch >= epoch) return absl::OkStatus();
+    if (clock_->Now() >= deadline) {
+      return DeadlineExceeded("the scheduler has not told the membership of epoch %d", epoch);
+    }
+    clock_->WaitUntil(&membership_changed_, &membership_mu_,
+                      std::min(deadline, clock_->Now() + kPoll));
+  }
+}
+
+absl::Status Worker::Enter(const Met& met, absl::Time deadline) {
+  FaultPoint("admit.some");
+  BDN_RETURN_IF_ERROR(AwaitEpoch(met.epoch, deadline));
+  // OnMembership leaves the requests alone until is_connected_, so no two memberships are set at
+  // once, and no newer one is overtaken.
+  for (bool is_latest = false; !is_latest;) {
+    std::shared_ptr<const Membership> latest;
+    {
+      MutexLock lock(&membership_mu_);
+      latest = membership_;
+    }
+    BDN_RETURN_IF_ERROR(requests_->SetMembership(latest));
+    MutexLock lock(&membership_mu_);
+    is_latest = is_connected_ = latest == membership_;
+  }
+  deadline = std::max(deadline, clock_->Now() + kLeastTimeToGreet);
+  BDN_RETURN_IF_ERROR(requests_->AwaitServers(deadline));
+  std::vector<Key> keys;
+  {
+    MutexLock lock(tensors_.mutex());
+    for (const auto& [key, exchange] : tensors_.keys()) keys.push_back(key);
+  }
+  BDN_RETURN_IF_ERROR(BeginWhereServersStand(keys, deadline));
+  entered_in_ = met.epoch;
+  {
+    MutexLock lock(tensors_.mutex());
+    tensors_.participation().is_candidate = false;
+  }
+  is_candidate_.store(false, std::memory_order_release);
+  LogInfo("worker %d was taken into the job, in epoch %d", joined_.rank, met.epoch);
+  return absl::OkStatus();
+}
+
+absl::Status Worker::BeginWhereServersStand(std::span<const Key> keys, absl::Time deadline) {
+  BDN_ASSIGN_OR_RETURN(const auto positions, server_requests_->AskPositions(keys, deadline));
+  MutexLock lock(tensors_.mutex());
+  for (const auto& [key, position] : positions) {
+    KeyExchange* const exchange = tensors_.FindKey(key);
+    if (exchange == nullptr) continue;  // it was retired meanwhile
+    exchange->BeginAt(position);
+    requests_->BeginAt(key, position);
+    if (exchange->key().entry.kind != KeyKind::kDense) continue;
+    for (const KeySegment& segment : exchange->key().entry.segments) {
+      Step& pushed = tensors_.at(segment.tensor).pushed;
+      if (pushed != 0 && pushed != position.step) {
+        return Aborted("tensor '%s' stands at step %d at one server, and at step %d at another",
+                       tensors_.at(segment.tensor).declaration.name, pushed, position.step);
+      }
+      pushed = position.step;
+    }
+  }
+  return absl::OkStatus();
 }
 
 std::vector<Rank> Worker::ProcessesBut(std::span<const Rank> vacant) const {
@@ -340,6 +466,7 @@ absl::Status Worker::Abort(const std::string& reason) {
 
 absl::StatusOr<std::vector<uint32_t>> Worker::Declare(std::vector<TensorDeclaration> tensors,
                                                       absl::Duration timeout) {
+  const absl::Time deadline = clock_->Now() + timeout;
   std::vector<TensorDeclaration> fresh;
   // Held over the call to the scheduler, so that declarations reach it in the order in which this
   // worker's callers made them: the n-th belongs to the n-th of other workers.
@@ -358,6 +485,15 @@ absl::StatusOr<std::vector<uint32_t>> Worker::Declare(std::vector<TensorDeclarat
     BDN_ASSIGN_OR_RETURN(declared, control_->Declare(fresh, timeout));
     SayUncompressed(declared);
   }
+  std::vector<Key> earlier;
+  BDN_ASSIGN_OR_RETURN(const std::vector<uint32_t> ids, TakeDeclared(tensors, declared, &earlier));
+  if (!earlier.empty()) BDN_RETURN_IF_ERROR(BeginWhereServersStand(earlier, deadline));
+  return ids;
+}
+
+absl::StatusOr<std::vector<uint32_t>> Worker::TakeDeclared(
+    std::span<const TensorDeclaration> tensors, const DeclareResult& declared,
+    std::vector<Key>* earlier) {
   MutexLock lock(tensors_.mutex());
   for (const SharedDelta& delta : declared) {
     const absl::Status added = tensors_.Add(*delta);
@@ -366,6 +502,9 @@ absl::StatusOr<std::vector<uint32_t>> Worker::Declare(std::vector<TensorDeclarat
     if (!added.ok()) tensors_.participation().failed = tensors_.participation().over = added;
     BDN_RETURN_IF_ERROR(added);
     LetSurvive(*delta);
+    // Others may have exchanged them before this worker was taken in.
+    if (delta->version.epoch >= entered_in_ || is_candidate()) continue;
+    for (const KeyEntry& entry : delta->keys) earlier->push_back(entry.key);
   }
   std::vector<uint32_t> ids;
   for (const TensorDeclaration& tensor : tensors) {
@@ -470,6 +609,8 @@ absl::Status Worker::Broadcast(const std::string& name, MutableByteSpan data, Ra
                                       .elements = data.size(),
                                       .kind = KeyKind::kBroadcast};
   BDN_ASSIGN_OR_RETURN(const std::vector<uint32_t> ids, Declare({declaration}, timeout));
+  // The value that a newcomer is to have is of a later step than the others' first one.
+  if (is_candidate()) return absl::OkStatus();
   return server_requests_->Broadcast(name, ids[0], data, WorkerOf(root), deadline);
 }
 
@@ -485,7 +626,10 @@ absl::Status Worker::Perform(StateCall* call, absl::Duration timeout) {
       subjects.push_back({&tensor->declaration, tensor->pushed, TensorTable::IsIdle(*tensor)});
     }
     BDN_RETURN_IF_ERROR(CheckStateCall(*call, subjects));
+    // What a candidate would set the others have set, and have gone on since.
+    if (is_candidate() && !call->reads()) return absl::OkStatus();
     if (is_of_link) return PerformAtLink(tensor, call);
+    BDN_RETURN_IF_ERROR(tensors_.participation().CheckIsIn());
   }
   return server_requests_->Perform(call, clock_->Now() + timeout);
 }

@@ -92,6 +92,8 @@ class Worker final : public Client {
   Rank rank() const override { return first_process_; }
   int joined_size() const override { return num_processes_; }
   Presence presence() const override { return presence_.load(std::memory_order_relaxed); }
+  bool is_candidate() const override { return is_candidate_.load(std::memory_order_acquire); }
+  int candidates() const override { return candidates_.load(std::memory_order_relaxed); }
   std::shared_ptr<MemoryDomain> memory() override { return HostMemory(); }
   absl::StatusOr<std::vector<uint32_t>> Declare(std::vector<TensorDeclaration> tensors,
                                                 absl::Duration timeout) override;
@@ -105,6 +107,7 @@ class Worker final : public Client {
   absl::Status Broadcast(const std::string& name, MutableByteSpan data, Rank root,
                          absl::Duration timeout) override;
   absl::StatusOr<std::vector<Rank>> Meet(const std::string& name, absl::Duration timeout) override;
+  absl::StatusOr<std::vector<Rank>> Boundary(absl::Duration timeout) override;
   absl::Status ReportValue(const ReportedValue& value) override;
   absl::Status Leave(absl::Duration timeout) override;
   absl::Status Abort(const std::string& reason) override;
@@ -116,6 +119,12 @@ class Worker final : public Client {
          std::unique_ptr<Transport> transport);
   absl::Status Start(Registry* telemetry);
   void OnMembership(std::shared_ptr<const Membership> membership);
+  // Waits until this worker knows the membership of this epoch.
+  absl::Status AwaitEpoch(Epoch epoch, absl::Time deadline);
+  // Takes part from the epoch on in which this worker was taken in: connects to the servers, and
+  // lets all keys stand where they stand there.
+  absl::Status Enter(const Met& met, absl::Time deadline);
+  absl::Status BeginWhereServersStand(std::span<const Key> keys, absl::Time deadline);
   // Returns the ranks of the processes of all workers but these, rising.
   std::vector<Rank> ProcessesBut(std::span<const Rank> vacant) const;
   // Returns the rank of the worker through which a process pushes. REQUIRES: 0 <= process <
@@ -123,6 +132,11 @@ class Worker final : public Client {
   Rank WorkerOf(Rank process) const;
 
   absl::Status CheckTakesPart() const;
+  // Takes new parts of the catalogue up, and returns the tensors' ids. Adds the keys that others
+  // may have exchanged before this worker was taken in to `earlier`.
+  absl::StatusOr<std::vector<uint32_t>> TakeDeclared(std::span<const TensorDeclaration> tensors,
+                                                     const DeclareResult& declared,
+                                                     std::vector<Key>* earlier);
   // Lets the keys of a new part of the catalogue survive their servers. To be called before their
   // first request.
   void LetSurvive(const CatalogueDelta& delta) ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_.mutex());
@@ -142,6 +156,18 @@ class Worker final : public Client {
   int num_processes_ = 0;   // of all workers that have joined; const after Start
   // Relaxed: the numbers publish nothing else.
   std::atomic<Presence> presence_ = Presence();
+
+  // Release: the facts of a worker that was taken in; Acquire sees them.
+  std::atomic<bool> is_candidate_ = false;
+  std::atomic<int> candidates_ = 0;  // relaxed, as presence_
+
+  // Nothing else is called under it.
+  Mutex membership_mu_;
+  CondVar membership_changed_;
+  // The latest that the requests know; of a candidate the latest that was told.
+  std::shared_ptr<const Membership> membership_ ABSL_GUARDED_BY(membership_mu_);
+  bool is_connected_ ABSL_GUARDED_BY(membership_mu_) = true;  // not before a candidate is taken in
+  std::atomic<Epoch> entered_in_ = 0;  // relaxed; 0: it was there when the job began
 
   Mutex declaring_;  // lets one declaration go on at a time, in the callers' order
   bool said_uncompressed_ ABSL_GUARDED_BY(declaring_) = false;

@@ -276,7 +276,7 @@ absl::Status ReadServers(const wire::Membership& message, Membership* membership
     }
   }
   if (message.unsafe() > message.epoch()) {
-    return InvalidArgument("epoch %d lost a worker, and epoch %d is the last", message.unsafe(),
+    return InvalidArgument("epoch %d has other workers, and epoch %d is the last", message.unsafe(),
                            message.epoch());
   }
   membership->unsafe = message.unsafe();
@@ -603,6 +603,16 @@ absl::StatusOr<std::vector<Rank>> ReadRising(std::span<const int32_t> ranks) {
     }
   }
   return std::vector<Rank>(ranks.begin(), ranks.end());
+}
+
+absl::StatusOr<Met> ReadMet(std::span<const int32_t> vacant, uint32_t epoch,
+                            std::span<const int32_t> newcomers) {
+  Met met{.epoch = epoch};
+  BDN_ASSIGN_OR_RETURN(met.vacant, ReadRising(vacant));
+  BDN_ASSIGN_OR_RETURN(met.newcomers, ReadRising(newcomers));
+  if ((epoch == 0) == met.newcomers.empty()) return met;
+  return InvalidArgument("epoch %d began at a boundary with %d newcomers", epoch,
+                         met.newcomers.size());
 }
 
 void Write(const std::vector<RankWait>& waits, wire::HeartbeatRequest* message) {

@@ -82,6 +82,10 @@ absl::StatusOr<std::vector<ReportedValue>> ReadReports(
     const bandoneon::control::HeartbeatRequest& message);
 // Returns ranks that rise. InvalidArgument: they do not, or one is negative.
 absl::StatusOr<std::vector<Rank>> ReadRising(std::span<const int32_t> ranks);
+// Reads the answer to an arrival at a barrier. InvalidArgument: ranks do not rise, or there are
+// newcomers without an epoch, or an epoch without newcomers.
+absl::StatusOr<Met> ReadMet(std::span<const int32_t> vacant, uint32_t epoch,
+                            std::span<const int32_t> newcomers);
 void Write(const std::vector<RankWait>& waits, bandoneon::control::HeartbeatRequest* message);
 absl::StatusOr<std::vector<RankWait>> ReadWaits(
     const bandoneon::control::HeartbeatRequest& message);

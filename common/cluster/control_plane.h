@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -25,7 +26,7 @@ namespace bdn {
 
 // The version of the control plane's protocol. Nodes and scheduler of different versions do not
 // join.
-inline constexpr uint32_t kControlVersion = 18;
+inline constexpr uint32_t kControlVersion = 19;
 // The most steps of which workers keep their pushes for servers that are lost.
 inline constexpr uint32_t kMostReplaySteps = 128;
 
@@ -93,6 +94,24 @@ struct JoinResult {
   std::shared_ptr<const Membership> membership;
   std::string data_secret;     // the secret that the job's nodes show each other on the data plane
   std::vector<int> processes;  // the number of processes of each worker, by rank
+  // Of a worker: the job runs already, and lets the worker in at a boundary (ControlPlane).
+  bool is_candidate = false;
+};
+
+// Names of barriers that begin so are boundaries: places between two steps at which a job takes
+// workers in. Workers meet at the one of this very name.
+inline constexpr char kBoundary[] = "bandoneon/boundary";
+inline bool IsBoundary(std::string_view barrier) { return barrier.starts_with(kBoundary); }
+
+// The answer to an arrival at a barrier: the same for all workers that met.
+struct Met {
+  std::vector<Rank> vacant;  // rising: ranks of workers without which the job went on by then
+  // Of a boundary at which workers were taken in: the epoch that began so, and their ranks, rising.
+  // 0 and none where nobody was.
+  Epoch epoch = 0;
+  std::vector<Rank> newcomers;
+
+  bool operator==(const Met&) const = default;
 };
 
 // A worker for which rounds at a server wait, or a server that does not answer a worker.
@@ -154,6 +173,8 @@ class ControlPlane {
     // The job is over: a node or the scheduler was lost, or a node left with an error. Or, where
     // IsEvicted(), it goes on without this node. At most once; the message names the culprit.
     std::function<void(absl::Status)> on_failure;
+    // To workers: so many candidates wait at a boundary to be taken in. May be null.
+    std::function<void(int ready)> on_candidates;
     // All workers left regularly: the job is done, and servers may end. At most once, and never
     // together with on_failure.
     std::function<void()> on_finished;
@@ -161,8 +182,10 @@ class ControlPlane {
 
   virtual ~ControlPlane() = default;
 
-  // Joins, and waits until all nodes have joined. A server may get an error that IsUnneeded(). To
-  // be called once, first.
+  // Joins, and waits until all nodes have joined. A job that runs takes servers in the place of
+  // lost ones, and a worker as a candidate for a vacant rank where min_workers lets ranks be
+  // vacant; both wait until a rank is. A server, or a candidate, may get an error that
+  // IsUnneeded(). To be called once, first.
   virtual absl::StatusOr<JoinResult> Join(const JoinRequest& request, absl::Duration timeout) = 0;
 
   // Begins the delivery of events, starting with what is already known. To be called once, after
@@ -175,6 +198,10 @@ class ControlPlane {
   // however many there were before. InvalidArgument for a conflict names both workers and the
   // tensor; ResourceExhausted names the limit of the scheduler that would be passed; Aborted names
   // a worker that is leaving instead.
+  //
+  // The n-th declaration of a candidate must be the n-th that the job has made, and is answered at
+  // once; else InvalidArgument names the tensor, as far as it can be known. Once the candidate is
+  // taken in that goes on until it has declared all that the job had.
   virtual absl::StatusOr<DeclareResult> Declare(const std::vector<TensorDeclaration>& tensors,
                                                 absl::Duration timeout) = 0;
 
@@ -185,7 +212,7 @@ class ControlPlane {
   virtual void Retire(const std::vector<uint32_t>& tensors) = 0;
 
   // Says that a server has installed, or forgotten, its keys as the placement of this version
-  // tells.
+  // tells. With catalogue 0: that it lets in the workers of that epoch.
   virtual absl::Status AcknowledgePlacement(PlacementVersion version) = 0;
 
   // Waits for all workers that are present to come to the barrier of this name; names may be used
@@ -196,6 +223,13 @@ class ControlPlane {
   absl::Status Barrier(const std::string& name, absl::Duration timeout) {
     return Meet(name, timeout).status();
   }
+
+  // Waits at the boundary for all workers that are present, which wait for no candidate. Those
+  // candidates that wait here, too, are taken in when the last worker has come: a new epoch begins,
+  // and all who met get the same answer, newcomers once all servers let them in. A candidate waits
+  // until then. Errors are those of Meet; and a candidate gets one that IsUnneeded() where the job
+  // has ended well without it.
+  virtual absl::StatusOr<Met> MeetAtBoundary(absl::Duration timeout) = 0;
 
   // Sets the progress that goes out with the next heartbeat, except its phases: ReportStages.
   virtual void ReportProgress(const NodeProgress& progress) = 0;

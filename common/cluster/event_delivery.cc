@@ -10,10 +10,16 @@ namespace bdn {
 
 namespace wire = bandoneon::control;
 
+namespace {
+// More workers no job has.
+constexpr uint32_t kMostWorkers = 1u << 24;
+}  // namespace
+
 absl::Status EventDelivery::Deliver(const wire::Event& event) {
   if (event.has_membership()) return DeliverMembership(event);
   if (event.has_placed()) return DeliverCatalogue(event);
   if (event.has_leaving()) return DeliverLeaving(event);
+  if (event.has_candidates()) return DeliverCandidates(event);
   // A failure reaches no callback here: the caller ends all calls with it first, and then has it
   // delivered.
   if (event.has_failure()) return ReadFailure(event.failure());
@@ -41,6 +47,13 @@ absl::Status EventDelivery::DeliverCatalogue(const wire::Event& event) {
     ++delivered_;
     if (events_.on_catalogue) events_.on_catalogue(std::move(delta));
   }
+  return absl::OkStatus();
+}
+
+absl::Status EventDelivery::DeliverCandidates(const wire::Event& event) {
+  const uint32_t ready = event.candidates().ready();
+  if (ready > kMostWorkers) return InvalidArgument("%d candidates wait at a boundary", ready);
+  if (events_.on_candidates) events_.on_candidates(static_cast<int>(ready));
   return absl::OkStatus();
 }
 

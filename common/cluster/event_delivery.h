@@ -36,6 +36,7 @@ class EventDelivery {
  private:
   absl::Status DeliverMembership(const bandoneon::control::Event& event);
   absl::Status DeliverCatalogue(const bandoneon::control::Event& event);
+  absl::Status DeliverCandidates(const bandoneon::control::Event& event);
   absl::Status DeliverLeaving(const bandoneon::control::Event& event);
 
   const ControlPlane::Events events_;

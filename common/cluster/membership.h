@@ -57,8 +57,8 @@ struct Membership {
   std::vector<NodeInfo> workers;  // those that are present, by rank: the roster of every round
   std::vector<NodeInfo> servers;  // those that are present, by rank
   std::vector<Rank> vacant;       // rising: ranks of workers without which the job goes on
-  // The last epoch that began without a worker of the epoch before; 0: none did. Rounds closed
-  // before it had contributions that nobody can send again.
+  // The last epoch that began with other workers than the epoch before; 0: none did. Rounds closed
+  // before it cannot be made again: a lost worker's push is gone, and a newcomer has none.
   Epoch unsafe = 0;
   // The slots of servers that are lost. The catalogue names the server that a key was placed on,
   // its home, whatever has become of that.

@@ -51,6 +51,9 @@ class GrpcControlPlane final : public ControlPlane {
   void Retire(const std::vector<uint32_t>& tensors) override;
   absl::Status AcknowledgePlacement(PlacementVersion version) override;
   absl::StatusOr<std::vector<Rank>> Meet(const std::string& name, absl::Duration timeout) override;
+  absl::StatusOr<Met> MeetAtBoundary(absl::Duration timeout) override {
+    return Arrive(kBoundary, timeout);
+  }
   void ReportProgress(const NodeProgress& progress) override;
   void ReportStages(std::function<StageCounts()> read) override;
   void ReportQuality(std::function<std::vector<QualityGroup>()> read) override;
@@ -63,6 +66,7 @@ class GrpcControlPlane final : public ControlPlane {
  private:
   absl::StatusOr<DeclarationAnswer> SayPart(const DeclarationPart& part, absl::Duration timeout);
   absl::StatusOr<SharedDelta> FetchDelta(uint32_t version, absl::Time deadline);
+  absl::StatusOr<Met> Arrive(const std::string& barrier, absl::Duration timeout);
 
   void RunHeartbeats();
   absl::Status SendHeartbeat(absl::Duration patience);
@@ -145,6 +149,10 @@ absl::StatusOr<JoinResult> GrpcControlPlane::Join(const JoinRequest& request,
   }
   result.membership = std::make_shared<const Membership>(std::move(membership));
   result.data_secret = reply.data_secret();
+  result.is_candidate = reply.candidate();
+  if (result.is_candidate && request.role != Role::kWorker) {
+    return Internal("scheduler at %s takes a server for a candidate", calls_.address());
+  }
   BDN_ASSIGN_OR_RETURN(result.processes, ReadProcesses(reply));
   if (result.processes.size() != static_cast<size_t>(result.config.num_workers)) {
     return Internal("scheduler at %s told the processes of %d workers, of %d", calls_.address(),
@@ -257,6 +265,11 @@ absl::Status GrpcControlPlane::AcknowledgePlacement(PlacementVersion version) {
 
 absl::StatusOr<std::vector<Rank>> GrpcControlPlane::Meet(const std::string& name,
                                                          absl::Duration timeout) {
+  BDN_ASSIGN_OR_RETURN(Met met, Arrive(name, timeout));
+  return std::move(met.vacant);
+}
+
+absl::StatusOr<Met> GrpcControlPlane::Arrive(const std::string& name, absl::Duration timeout) {
   wire::BarrierRequest message;
   calls_.SetCaller(message.mutable_caller());
   message.set_name(name);
@@ -277,7 +290,8 @@ absl::StatusOr<std::vector<Rank>> GrpcControlPlane::Meet(const std::string& name
     open_arrivals_.erase(message.number());
   }
   BDN_RETURN_IF_ERROR(status);
-  return ReadRising({reply.vacant().data(), static_cast<size_t>(reply.vacant().size())});
+  return ReadMet({reply.vacant().data(), static_cast<size_t>(reply.vacant().size())}, reply.epoch(),
+                 {reply.newcomers().data(), static_cast<size_t>(reply.newcomers().size())});
 }
 
 void GrpcControlPlane::ReportProgress(const NodeProgress& progress) {

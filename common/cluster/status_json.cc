@@ -73,6 +73,7 @@ absl::StatusOr<Json> NodeJson(const wire::StatusReply::Node& node) {
                {"listen_address", AsUtf8(BoundUrlOf(network))},
                {"left", node.left()},
                {"lost", node.lost()},
+               {"candidate", node.candidate()},
                {"step", node.step()},
                {"bytes_sent", node.bytes_sent()},
                {"bytes_received", node.bytes_received()},

@@ -241,6 +241,8 @@ const char* StatePartName(StatePart part) {
       return "snapshot";
     case StatePart::kReply:
       return "reply";
+    case StatePart::kPosition:
+      return "position";
   }
   return "unknown part";
 }

@@ -57,9 +57,10 @@ enum class StatePart : uint8_t {
   kRule = 7,  // the update rule in force, as text; of rules that hold weights and may be set
   // All that a server holds of the key between two rounds, as one snapshot (server/key_snapshot.h).
   kSnapshot = 8,
-  kReply = 9,  // the last reply of a worker (GivenReply), from which the key is estimated
+  kReply = 9,      // the last reply of a worker (GivenReply), from which the key is estimated
+  kPosition = 10,  // the step at which a key stands (KeyPosition), for a worker that joins later
 };
-inline constexpr StatePart kLastStatePart = StatePart::kReply;
+inline constexpr StatePart kLastStatePart = StatePart::kPosition;
 // The most bytes of a rule's text.
 inline constexpr size_t kMaxRuleBytes = 256;
 

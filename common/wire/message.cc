@@ -239,6 +239,33 @@ absl::StatusOr<StateCounters> DecodeCounters(ByteSpan bytes) {
   return counters;
 }
 
+// ---- positions
+
+namespace {
+constexpr size_t kPositionBytes = 16;
+constexpr size_t kPositionStepAt = 0;
+constexpr size_t kPositionFlagsAt = 8;
+}  // namespace
+
+Buffer EncodePosition(const KeyPosition& position) {
+  Buffer buffer = Buffer::Allocate(kPositionBytes);
+  const MutableByteSpan out = buffer.mutable_span();
+  StoreLittle<uint64_t>(out, kPositionStepAt, position.step);
+  StoreLittle<uint64_t>(out, kPositionFlagsAt, position.is_uncompressed ? 1 : 0);
+  return buffer;
+}
+
+absl::StatusOr<KeyPosition> DecodePosition(ByteSpan bytes) {
+  if (bytes.size() != kPositionBytes) {
+    return InvalidArgument("position: %d bytes, expected %d", bytes.size(), kPositionBytes);
+  }
+  const auto step = LoadLittle<uint64_t>(bytes, kPositionStepAt);
+  const auto flags = LoadLittle<uint64_t>(bytes, kPositionFlagsAt);
+  if (step > kMaxStep) return InvalidArgument("position: step %d, at most %d", step, kMaxStep);
+  if (flags > 1) return InvalidArgument("position: flags %d, at most 1", flags);
+  return KeyPosition{step, flags == 1};
+}
+
 // ---- rebuilding
 
 namespace {

@@ -64,6 +64,17 @@ Buffer EncodeCounters(const StateCounters& counters);
 // finite, or a reserved field that is not zero.
 absl::StatusOr<StateCounters> DecodeCounters(ByteSpan bytes);
 
+// The step at which a key stands at its server.
+struct KeyPosition {
+  Step step = 0;  // dense: the last step that is over; broadcast: that of the value in force
+  bool is_uncompressed = false;  // the key goes uncompressed from the next step on
+
+  bool operator==(const KeyPosition&) const = default;
+};
+Buffer EncodePosition(const KeyPosition& position);
+// Decodes a position. InvalidArgument: not 16 bytes, a step over kMaxStep, or unknown flags.
+absl::StatusOr<KeyPosition> DecodePosition(ByteSpan bytes);
+
 // A number of an init that a worker has sent, and the last step of its own before it.
 struct LoggedInit {
   Step after = 0;

@@ -25,7 +25,7 @@ from ctypes import (
 
 from . import errors
 
-ABI_VERSION = 10
+ABI_VERSION = 11
 
 OK = 0
 CANCELLED = 1
@@ -120,6 +120,9 @@ _FUNCTIONS = {
     "bdn_leave_at_exit": (c_int, [c_void_p, c_char_p]),
     "bdn_rank": (c_int, [c_void_p]),
     "bdn_size": (c_int, [c_void_p]),
+    "bdn_is_candidate": (c_int, [c_void_p]),
+    "bdn_candidates": (c_int, [c_void_p]),
+    "bdn_boundary": (c_int, [c_void_p, c_double, POINTER(c_int32), c_size_t, POINTER(c_size_t)]),
     "bdn_joined_size": (c_int, [c_void_p]),
     "bdn_first_rank": (c_int, [c_void_p]),
     "bdn_local_cluster_create": (c_int, [POINTER(Options), POINTER(c_void_p)]),

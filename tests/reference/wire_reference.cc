@@ -108,7 +108,7 @@ std::optional<Header> ReadHeader(const Bytes& bytes) {
   const bool may_have_request = header.type != kHello && header.type != kPush &&
                                 header.type != kProbe && header.type != kTransport;
   if (header.codec != 0 && !may_have_codec) return std::nullopt;
-  if (header.part > (is_state ? 9 : 0)) return std::nullopt;
+  if (header.part > (is_state ? 10 : 0)) return std::nullopt;
   if (header.base_step != 0 && !may_have_base) return std::nullopt;
   if (header.element_offset != 0 && !is_state) return std::nullopt;
   if (header.program_steps != 0 && header.type != kPush) return std::nullopt;

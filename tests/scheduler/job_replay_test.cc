@@ -49,6 +49,8 @@ class MemoryLog final : public JobLog {
     records.push_back(ToRecord(event));
     is_of_barriers.push_back(
         std::holds_alternative<BarrierReached>(event) ||
+        (std::holds_alternative<BoundaryEnded>(event) &&
+         std::get<BoundaryEnded>(event).taken_in.empty()) ||
         (std::holds_alternative<CallEnded>(event) &&
          std::get<CallEnded>(event).subject.kind == WaitSubject::Kind::kBarrier));
     ++since_shortened;
@@ -449,7 +451,6 @@ TEST_F(JobReplayTest, WhatCannotBeLoggedHasNotHappened) {
   EXPECT_THAT(std::string(Answer(declared).message()), HasSubstr("no space left"));
   EXPECT_TRUE(absl::IsUnavailable(Answer(job_->ArriveAtBarrier(1, {"b", 1, 1}, At(1e9), At(0)))));
   EXPECT_TRUE(absl::IsUnavailable(Answer(job_->Leave(1, absl::OkStatus(), At(1e9), At(0)))));
-  EXPECT_TRUE(absl::IsUnavailable(job_->AcknowledgePlacement(4, {.epoch = 1}, At(0))));
   // A lease that is over is looked at again in a second, and not all the time.
   const size_t attempts_before = log_.attempts;
   job_->Advance(At(5));
@@ -497,9 +498,26 @@ TEST(JobReplaySearch, AnyEventsLeaveAJobThatAnswers) {
     const auto below = [&random](uint64_t most) { return random() % most; };
     const auto node = [&] { return static_cast<NodeId>(below(kWorkers + kServers + 2)); };
     const auto name = [&] { return std::string(1, static_cast<char>('a' + below(3))); };
+    const auto barrier = [&] { return below(2) == 0 ? name() : std::string(kBoundary); };
     std::vector<JobEvent> events = {begun};
     for (int i = 0; i < 40; ++i) {
-      switch (below(12)) {
+      switch (below(15)) {
+        case 12: {
+          NodeInfo worker{.id = node() + static_cast<NodeId>(below(4)),
+                          .role = below(8) == 0 ? Role::kServer : Role::kWorker,
+                          .rank = static_cast<Rank>(below(kWorkers + 1)),
+                          .processes = below(8) == 0 ? 2 : 1};
+          if (below(16) == 0) worker.rank = -1;
+          events.push_back(CandidateJoined{worker, below(4)});
+          break;
+        }
+        case 13:
+          events.push_back(CandidateGone{node() + static_cast<NodeId>(below(3))});
+          break;
+        case 14:
+          events.push_back(BoundaryEnded{
+              barrier(), {{node() + static_cast<NodeId>(below(3)), {below(3)}}, {node(), {}}}});
+          break;
         case 0: {
           DeclarationPart part = PartOf(name(), below(4));
           part.count = static_cast<uint32_t>(below(3));
@@ -511,7 +529,7 @@ TEST(JobReplaySearch, AnyEventsLeaveAJobThatAnswers) {
           events.push_back(PartDeclared{node(), PartOf(name(), below(4))});
           break;
         case 2:
-          events.push_back(BarrierReached{node(), name(), below(4)});
+          events.push_back(BarrierReached{node(), barrier(), below(4)});
           break;
         case 3:
           events.push_back(
@@ -534,7 +552,7 @@ TEST(JobReplaySearch, AnyEventsLeaveAJobThatAnswers) {
           const WaitKind kind = kinds[below(3)];
           WaitSubject subject{kind};
           if (kind == WaitKind::kDeclare) subject.batch = below(3);
-          if (kind == WaitKind::kBarrier) subject.barrier = name();
+          if (kind == WaitKind::kBarrier) subject.barrier = barrier();
           events.push_back(CallEnded{node(), subject});
           break;
         }
@@ -542,7 +560,7 @@ TEST(JobReplaySearch, AnyEventsLeaveAJobThatAnswers) {
           events.push_back(JobResumed());
           break;
         case 9:
-          events.push_back(BarrierState{name(), {{node(), {below(3)}}, {node(), {}}}});
+          events.push_back(BarrierState{barrier(), {{node(), {below(3)}}, {node(), {}}}});
           break;
         case 10:
           events.push_back(ArrivalsAnswered{node(), {{below(4), {}}}});
@@ -558,15 +576,17 @@ TEST(JobReplaySearch, AnyEventsLeaveAJobThatAnswers) {
         }
       }
     }
-    Job job(Options(static_cast<int>(below(2)), static_cast<uint32_t>(below(3))), At(0));
+    Job job(Options(static_cast<int>(below(3)), static_cast<uint32_t>(below(3))), At(0));
     job.Resume(events, At(1));
     std::vector<CallId> calls;
     for (uint64_t join_id = 0; join_id < 3; ++join_id) {
       calls.push_back(job.Join(NewServer(join_id), kControlVersion, At(2), At(1)));
     }
-    for (NodeId each = 0; each < kWorkers + kServers + 2; ++each) {
+    calls.push_back(job.Join(JoinOf(Role::kWorker, 1), kControlVersion, At(2), At(1)));
+    for (NodeId each = 0; each < kWorkers + kServers + 5; ++each) {
       (void)job.Heartbeat(each, {}, At(1));
-      calls.push_back(job.ArriveAtBarrier(each, {name(), below(4), below(4)}, At(2), At(1)));
+      (void)job.AcknowledgePlacement(each, {.epoch = 2}, At(1));
+      calls.push_back(job.ArriveAtBarrier(each, {barrier(), below(4), below(4)}, At(2), At(1)));
       calls.push_back(job.Declare(each, PartOf(name(), below(4)), At(2), At(1)));
       calls.push_back(job.Leave(each, absl::OkStatus(), At(2), At(1)));
       (void)job.ViewOf(each);
@@ -585,7 +605,7 @@ TEST(JobReplaySearch, AnyEventsLeaveAJobThatAnswers) {
 // One worker: a program of calls. A call whose answer is lost is made again.
 struct Program {
   struct Call {
-    enum class Kind { kDeclare, kBarrier, kRetire, kLeave } kind;
+    enum class Kind { kDeclare, kBarrier, kBoundary, kRetire, kLeave } kind;
     std::string name;
   };
   size_t next = 0;
@@ -594,18 +614,37 @@ struct Program {
   uint64_t arrivals = 1;
   bool is_lost = false;
   bool has_come = false;  // at the barrier that is its next call
+  NodeId node = 0;
+  size_t declared = 0;  // so many of its calls to declare have ended
+  bool is_candidate = false;
+  size_t declares_before = 0;  // of a candidate: before it comes to the boundary
 };
 
 using Kind = Program::Call::Kind;
 const std::vector<Program::Call> kCalls = {
     {Kind::kDeclare, "a"}, {Kind::kBarrier, "x"}, {Kind::kDeclare, "b"}, {Kind::kBarrier, "x"},
-    {Kind::kRetire, "a"},  {Kind::kBarrier, "y"}, {Kind::kDeclare, "a"}, {Kind::kBarrier, "x"},
-    {Kind::kBarrier, "x"}, {Kind::kDeclare, "c"}, {Kind::kLeave, ""}};
+    {Kind::kBoundary, ""}, {Kind::kRetire, "a"},  {Kind::kBarrier, "y"}, {Kind::kBoundary, ""},
+    {Kind::kDeclare, "a"}, {Kind::kBarrier, "x"}, {Kind::kBoundary, ""}, {Kind::kBarrier, "x"},
+    {Kind::kBoundary, ""}, {Kind::kDeclare, "c"}, {Kind::kBoundary, ""}, {Kind::kLeave, ""}};
+const std::vector<std::string> kDeclared = {"a", "b", "a", "c"};
+
+// The number of declarations among the calls before this one.
+size_t DeclaredBefore(size_t next) {
+  return static_cast<size_t>(
+      std::count_if(kCalls.begin(), kCalls.begin() + static_cast<ptrdiff_t>(next),
+                    [](const Program::Call& call) { return call.kind == Kind::kDeclare; }));
+}
 
 class CrashingRun {
  public:
-  CrashingRun(uint64_t seed, int min_workers, bool shortens, uint32_t replay_steps = 0)
-      : random_(seed), min_workers_(min_workers), replay_steps_(replay_steps), programs_(kWorkers) {
+  CrashingRun(uint64_t seed, int min_workers, bool shortens, uint32_t replay_steps = 0,
+              int returns = 0)
+      : random_(seed),
+        min_workers_(min_workers),
+        replay_steps_(replay_steps),
+        returns_(returns),
+        programs_(kWorkers) {
+    for (size_t i = 0; i < programs_.size(); ++i) programs_[i].node = static_cast<NodeId>(i + 1);
     if (shortens) log_.most = 3;
     job_.emplace(Options(min_workers, replay_steps), At(0), &log_);
     for (Rank rank = 0; rank < kWorkers; ++rank) {
@@ -632,19 +671,22 @@ class CrashingRun {
         ServerAsks();
       } else if (dice < 12 && crashes > 0) {
         --crashes;
-        BreakConnection(random_() % kWorkers);
+        BreakConnection(random_() % programs_.size());
+      } else if (dice < 16 && returns_ > 0) {
+        ComeBack();
       } else if (dice < 30) {
         Install();
       } else if (dice < 60) {
         Deliver(random_() % 8 == 0 && crashes > 0);
       } else {
-        Step(random_() % kWorkers);
+        Step(random_() % programs_.size());
       }
       CheckSlots();
       if (::testing::Test::HasFailure()) return;
     }
     ASSERT_TRUE(IsOver()) << "the programs do not end";
     EXPECT_EQ(job_->state(), Job::State::kDone) << job_->failure();
+    taken_in += taken_in_;
   }
   std::vector<std::string> Tensors() const {
     std::vector<std::string> names;
@@ -654,11 +696,12 @@ class CrashingRun {
     return names;
   }
   size_t num_records() const { return log_.records.size(); }
+  static inline size_t taken_in = 0;  // by all runs
 
  private:
   bool IsOver() const {
     for (const Program& program : programs_) {
-      if (!program.is_lost && program.next < kCalls.size()) return false;
+      if (!program.is_lost && !program.is_candidate && program.next < kCalls.size()) return false;
     }
     return true;
   }
@@ -675,6 +718,7 @@ class CrashingRun {
     EXPECT_EQ(job_->declarations().version(), version);
     EXPECT_EQ(job_->LeavingRanks(), leaving);
     EXPECT_EQ(Tensors(), tensors);
+    kept_.clear();
     for (Program& program : programs_) program.waiting.reset();
     for (auto& [join_id, asked] : asking_) asked.reset();
   }
@@ -725,27 +769,75 @@ class CrashingRun {
   }
   void LoseOne() {
     std::vector<size_t> here;
+    size_t present = 0;
     for (size_t i = 0; i < programs_.size(); ++i) {
-      if (!programs_[i].is_lost) here.push_back(i);
+      if (programs_[i].is_lost) continue;
+      here.push_back(i);
+      if (!programs_[i].is_candidate) ++present;
     }
-    if (here.size() <= static_cast<size_t>(min_workers_)) return;
     const size_t gone = here[random_() % here.size()];
+    if (programs_[gone].is_candidate) return LoseCandidate(&programs_[gone]);
+    if (present <= static_cast<size_t>(min_workers_)) return;
     // Whoever has left cannot be lost.
     if (programs_[gone].next >= kCalls.size()) return;
-    job_->Lost(static_cast<NodeId>(gone + 1), "went");
-    if (job_->table().Find(static_cast<NodeId>(gone + 1))->evicted.ok()) return;
+    const NodeId node = programs_[gone].node;
+    job_->Lost(node, "went");
+    if (job_->table().Find(node)->evicted.ok()) return;
     programs_[gone].is_lost = true;
     programs_[gone].waiting.reset();
+  }
+  void LoseCandidate(Program* program) {
+    // It may have been taken in, and not have the answer yet.
+    const MembershipTable::Member* const member = job_->table().Find(program->node);
+    if (member == nullptr || !member->is_candidate) return;
+    if (random_() % 2 == 0) {
+      job_->Lost(program->node, "went");
+    } else {
+      job_->Leave(program->node, absl::OkStatus(), At(1e9), At(0));
+    }
+    EXPECT_EQ(job_->table().Find(program->node), nullptr);
+    program->is_lost = true;
+    program->waiting.reset();
+  }
+  // A worker takes a vacant rank, if there is one.
+  void ComeBack() {
+    if (job_->state() != Job::State::kRunning || job_->table().VacantWorkerRank(-1) < 0) return;
+    if (!job_->LeavingRanks().empty()) return;
+    --returns_;
+    JoinRequest request = JoinOf(Role::kWorker, -1);
+    request.join_id = next_join_id_++;
+    const CallId call = job_->Join(request, kControlVersion, At(1e9), At(0));
+    for (const Job::Completion& done : job_->TakeCompletions()) {
+      if (done.call_id != call) {
+        kept_.push_back(done);
+        continue;
+      }
+      ASSERT_TRUE(done.status.ok()) << done.status;
+      ASSERT_TRUE(done.join.is_candidate);
+      Program& program = programs_.emplace_back();
+      program.node = done.join.node;
+      program.is_candidate = true;
+      // As many as all others have made at least; it makes the rest once it is in.
+      size_t made = kDeclared.size();
+      for (const Program& other : programs_) {
+        if (!other.is_lost && !other.is_candidate) made = std::min(made, other.declared);
+      }
+      program.declares_before = made == 0 ? 0 : random_() % (made + 1);
+    }
   }
   void Install() {
     const std::vector<NodeInfo> servers = job_->table().membership()->servers;
     for (const NodeInfo& server : servers) {
       (void)job_->AcknowledgePlacement(server.id, job_->declarations().version(), At(0));
+      const Epoch epoch = job_->table().membership()->epoch;
+      if (random_() % 2 == 0) (void)job_->AcknowledgePlacement(server.id, {epoch, 0}, At(0));
     }
   }
   // Hands out the answers, or loses them.
   void Deliver(bool loses) {
-    for (const Job::Completion& done : job_->TakeCompletions()) {
+    std::vector<Job::Completion> all = std::exchange(kept_, {});
+    for (Job::Completion& done : job_->TakeCompletions()) all.push_back(std::move(done));
+    for (const Job::Completion& done : all) {
       for (auto next = asking_.begin(); next != asking_.end();) {
         const auto one = next++;
         if (one->second != done.call_id) continue;
@@ -772,6 +864,13 @@ class CrashingRun {
   }
   void OnAnswer(size_t worker, const Job::Completion& done) {
     Program& program = programs_[worker];
+    // A job that is done needs no candidate.
+    if (IsUnneeded(done.status) && program.is_candidate) {
+      program.is_lost = true;
+      return;
+    }
+    const bool is_late = program.declared < DeclaredBefore(program.next);
+    if (program.is_candidate || is_late) return OnLateAnswer(&program, done);
     const Program::Call& call = kCalls[program.next];
     ASSERT_TRUE(done.status.ok()) << "worker " << worker << ", call " << program.next << ": "
                                   << done.status;
@@ -780,24 +879,79 @@ class CrashingRun {
       const auto [known, is_first] = declared_.emplace(program.next, done.declared.version);
       EXPECT_EQ(known->second, done.declared.version) << "call " << program.next;
       ++program.declarations;
-    } else if (call.kind == Kind::kBarrier) {
+      ++program.declared;
+    } else if (call.kind == Kind::kBarrier || call.kind == Kind::kBoundary) {
       // Nobody passes before all who are present have come.
       for (const Program& other : programs_) {
-        if (!other.is_lost) EXPECT_GE(other.next + (other.has_come ? 1 : 0), program.next + 1);
+        if (other.is_lost || other.is_candidate) continue;
+        EXPECT_GE(other.next + (other.has_come ? 1 : 0), program.next + 1);
       }
-      const auto [known, is_first] = met_.emplace(program.next, done.vacant);
-      EXPECT_EQ(known->second, done.vacant) << "call " << program.next;
+      const auto [known, is_first] = met_.emplace(program.next, done.met);
+      EXPECT_EQ(known->second, done.met) << "call " << program.next;
       ++program.arrivals;
     }
     program.has_come = false;
     ++program.next;
   }
+  // The answer to a candidate, or to a newcomer that declares what the others had before.
+  void OnLateAnswer(Program* program, const Job::Completion& done) {
+    ASSERT_TRUE(done.status.ok()) << "node " << program->node << ": " << done.status;
+    if (!program->has_come) {
+      if (done.declared.wanted_from.has_value()) return;
+      ++program->declarations;
+      ++program->declared;
+      return;
+    }
+    // All servers let it in.
+    ASSERT_NE(done.met.epoch, 0u);
+    EXPECT_FALSE(done.met.newcomers.empty());
+    program->has_come = program->is_candidate = false;
+    ++program->arrivals;
+    ++taken_in_;
+    // The others are at that boundary, or past it.
+    for (size_t i = 0; i < kCalls.size(); ++i) {
+      const auto met = met_.find(i);
+      const bool is_this = met != met_.end() && met->second.epoch == done.met.epoch;
+      const bool is_there = std::ranges::any_of(programs_, [&](const Program& other) {
+        return !other.is_lost && !other.is_candidate && other.has_come && other.next == i &&
+               kCalls[i].kind == Kind::kBoundary && met == met_.end();
+      });
+      if (!is_this && !is_there) continue;
+      const auto [known, is_first] = met_.emplace(i, done.met);
+      EXPECT_EQ(known->second, done.met);
+      program->next = i + 1;
+      return;
+    }
+    ADD_FAILURE() << "nobody else was at the boundary";
+  }
+  // Makes the next call of a candidate, or of a newcomer that has declared too little.
+  bool StepLate(Program* program) {
+    const size_t wanted =
+        program->is_candidate ? program->declares_before : DeclaredBefore(program->next);
+    if (program->declared < wanted) {
+      program->waiting =
+          job_->Declare(program->node, PartOf(kDeclared[program->declared], program->declarations),
+                        At(1e9), At(0));
+      return true;
+    }
+    if (!program->is_candidate) return false;
+    program->has_come = true;
+    program->waiting = job_->ArriveAtBarrier(
+        program->node, {kBoundary, program->arrivals, program->arrivals}, At(1e9), At(0));
+    return true;
+  }
   void Step(size_t worker) {
     Program& program = programs_[worker];
     if (program.is_lost || program.waiting.has_value() || program.next >= kCalls.size()) return;
+    if (StepLate(&program)) return;
     const Program::Call& call = kCalls[program.next];
-    const auto node = static_cast<NodeId>(worker + 1);
+    const NodeId node = program.node;
     switch (call.kind) {
+      case Kind::kBoundary:
+        program.has_come = true;
+        program.waiting = job_->ArriveAtBarrier(
+            node, {kBoundary, program.arrivals, program.arrivals}, At(1e9), At(0));
+        break;
       case Kind::kDeclare:
         program.waiting =
             job_->Declare(node, PartOf(call.name, program.declarations), At(1e9), At(0));
@@ -820,6 +974,7 @@ class CrashingRun {
   std::mt19937_64 random_;
   const int min_workers_;
   const uint32_t replay_steps_;
+  int returns_;                                       // so many more workers may come back
   std::map<uint64_t, std::optional<CallId>> asking_;  // servers that join, by their numbers
   std::map<uint64_t, NodeId> joined_;
   uint64_t next_join_id_ = 1000;
@@ -827,7 +982,9 @@ class CrashingRun {
   std::optional<Job> job_;
   std::vector<Program> programs_;
   std::map<size_t, PlacementVersion> declared_;
-  std::map<size_t, std::vector<Rank>> met_;
+  std::map<size_t, Met> met_;
+  size_t taken_in_ = 0;
+  std::vector<Job::Completion> kept_;
 };
 
 TEST(JobCrashSearch, ProgramsEndAsWithoutACrash) {
@@ -865,6 +1022,16 @@ TEST(JobCrashSearch, WorkersMayBeLostBeside) {
     CrashingRun run(seed, 1, seed % 2 == 0);
     run.RunWith(20);
   }
+}
+
+TEST(JobCrashSearch, WorkersMayComeBackBeside) {
+  CrashingRun::taken_in = 0;
+  for (uint64_t seed = 1; seed <= 3000 && !::testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE(seed);
+    CrashingRun run(seed, 1, seed % 2 == 0, seed % 3 == 0 ? 32 : 0, /*returns=*/4);
+    run.RunWith(20);
+  }
+  EXPECT_GT(CrashingRun::taken_in, 300u);
 }
 
 }  // namespace

@@ -781,8 +781,8 @@ TEST_F(LostWorkerTest, ABarrierThatWaitedForItIsFullAndTellsAllTheSame) {
   EXPECT_FALSE(Answered(first));
   job_->Lost(2, "was killed");
   EXPECT_TRUE(StatusOf(first).ok());
-  EXPECT_THAT(answers_[first].vacant, ElementsAre(1));
-  EXPECT_THAT(answers_[third].vacant, ElementsAre(1));
+  EXPECT_THAT(answers_[first].met.vacant, ElementsAre(1));
+  EXPECT_THAT(answers_[third].met.vacant, ElementsAre(1));
 }
 
 TEST_F(LostWorkerTest, ItsOwnWaitsEndAndABarrierOfItsAloneIsGone) {

@@ -135,6 +135,7 @@ static void errors(bdn_worker* worker, uint32_t id) {
   expect(bdn_wait(worker, 98765, 0.0, NULL) == BDN_NOT_FOUND, "an unknown ticket is refused");
   expect(bdn_rank(NULL) == -1 && bdn_first_rank(NULL) == -1, "a null worker has no rank");
   expect(bdn_size(NULL) == 0 && bdn_joined_size(NULL) == 0, "a null worker has no job");
+  expect(bdn_is_candidate(NULL) == 0 && bdn_candidates(NULL) == 0, "a null worker joins nothing");
   expect(bdn_barrier(NULL, "b", 1.0) == BDN_INVALID_ARGUMENT, "a null worker is refused");
   expect(bdn_report(NULL, "loss", 0, 1.0) == BDN_INVALID_ARGUMENT, "a null worker is refused");
   expect(bdn_check_codec("onebit(blok=4)", NULL, 0) == BDN_INVALID_ARGUMENT, "a typo is refused");
@@ -175,6 +176,11 @@ static void* run(void* argument) {
   settings[0] = setting;
   must(bdn_create_local(cluster, &options, &worker), "bdn_create_local");
   expect(bdn_rank(worker) == rank && bdn_size(worker) == WORKERS, "rank and size");
+  expect(bdn_is_candidate(worker) == 0 && bdn_candidates(worker) == 0, "nobody joins later");
+  size_t newcomers = 1;
+  expect(bdn_boundary(worker, 60, NULL, 0, &newcomers) == BDN_OK && newcomers == 0,
+         "a boundary without newcomers");
+  expect(bdn_boundary(worker, 60, NULL, 1, &newcomers) == BDN_INVALID_ARGUMENT, "no room");
   expect(bdn_joined_size(worker) == WORKERS && bdn_first_rank(worker) == 0, "all are here");
 
   memset(&tensor, 0, sizeof tensor);

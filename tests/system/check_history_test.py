@@ -75,6 +75,40 @@ def test_true_histories_agree_and_a_torn_last_line_is_nobodys_fault(tmp_path):
     assert run_check(tmp_path, histories) == (0, "35 events of 1 job(s) in 5 files agree\n")
 
 
+def returned_histories():
+    """Worker 1 has pushed step 2, and is out before it counts; another process takes its rank, and pushes step 3."""
+    def exchange(at, step, number, pushed):
+        return [{"at": at, "event": "push", "key": "0.0", "step": step, "crc": pushed, "flags": 0},
+                {"at": at + 0.1, "event": "reply", "key": "0.0", "step": step, "epoch": number, "crc": 100 + step, "flags": 0}]
+
+    def a_round(at, step, number, ranks):
+        return {"at": at, "event": "round", "key": "0.0", "step": step, "epoch": number, "ranks": ranks, "crc": 100 + step, "flags": 0}
+
+    without = {"workers": (0,), "vacant": [1], "unsafe": 2}
+    again = {"workers": [[0, 1], [1, 7]], "unsafe": 3}
+    told = {"workers": [], "unsafe": 3}
+    newcomer = begin("worker", 1) | {"node": 7}
+    return {
+        "scheduler": [begin("scheduler"), epoch(0.5), epoch(2.5, 2, **without), epoch(3.5, 3) | again],
+        "server": [begin("server", 0), epoch(0.6), a_round(1.2, 1, 1, [0, 1]), epoch(2.6, 2, **without), a_round(2.7, 2, 2, [0]),
+                   epoch(3.6, 3) | again, a_round(4.2, 3, 3, [0, 1])],
+        "worker-0": [begin("worker", 0), epoch(1.0, workers=()), *exchange(1.1, 1, 1, 1), epoch(2.6, 2) | without | {"workers": []},
+                     *exchange(2.6, 2, 2, 2), epoch(3.6, 3) | told, *exchange(4.1, 3, 3, 3)],
+        "worker-1-first": [begin("worker", 1), epoch(1.0, workers=()), *exchange(1.1, 1, 1, 11), *exchange(2.0, 2, 1, 12)[:1],
+                           *exchange(2.1, 3, 1, 13)[:1]],
+        "worker-1-second": [newcomer, epoch(3.4, 2) | without | {"workers": []}, epoch(3.6, 3) | told, *exchange(4.1, 3, 3, 23)],
+    }
+
+
+def test_a_rank_may_be_another_process_later(tmp_path):
+    histories = returned_histories()
+    assert run_check(tmp_path, histories)[0] == 0, run_check(tmp_path, histories)[1]
+    # What the first one had pushed does not stand for the second.
+    del histories["worker-1-second"][3:]
+    code, output = run_check(tmp_path, histories)
+    assert code == 1 and "worker 1 has not pushed step 3" in output, output
+
+
 def change(name, line, **fields):
     return lambda histories: histories[name][line].update(fields)
 

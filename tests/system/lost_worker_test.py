@@ -23,7 +23,7 @@ EX_TEMPFAIL = 75
 class Job:
     """A scheduler, two servers and three workers, each a process of its own."""
 
-    def __init__(self, tmp_path, settings, *scheduler_flags):
+    def __init__(self, tmp_path, settings, *scheduler_flags, program=PROGRAM):
         self.env = {k: v for k, v in os.environ.items() if not k.startswith("BANDONEON_")}
         self.env.update(settings)
         self.processes = {}
@@ -36,7 +36,7 @@ class Job:
             for rank in range(2):
                 self._start(f"server {rank}", [BIN / "bandoneon-server", f"--rank={rank}"])
             for rank in range(3):
-                self._start(f"worker {rank}", [sys.executable, PROGRAM], BANDONEON_RANK=str(rank))
+                self._start(f"worker {rank}", [sys.executable, program], BANDONEON_RANK=str(rank))
             for rank in range(3):
                 self[rank].wait_for("running")
         except BaseException:

@@ -366,7 +366,7 @@ TEST(FrameTest, NamesTheFieldThatIsWrong) {
             is_of_round ? "saved_step is" : "element_offset is");
   }
   for (const uint8_t type : {5, 6, 7}) {
-    invalid(With(With(uncoded, 8, type), 11, uint8_t{10}), "unknown part 10");
+    invalid(With(With(uncoded, 8, type), 11, uint8_t{11}), "unknown part 11");
   }
   for (const uint8_t type : {1, 2, 4, 5, 6, 8, 9}) {
     invalid(With(With(uncoded, 8, type), 32, uint64_t{1}), "base_step is 1 on a");

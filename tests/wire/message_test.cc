@@ -151,6 +151,20 @@ TEST(RanksTest, AllocateNothingForACountThatIsNotThere) {
   }
 }
 
+TEST(PositionTest, SurvivesAndRefusesWhatNobodySends) {
+  for (const KeyPosition& position : {KeyPosition{}, KeyPosition{kMaxStep, true}}) {
+    const Buffer bytes = EncodePosition(position);
+    const absl::StatusOr<KeyPosition> read = DecodePosition(bytes.span());
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(*read, position);
+    EXPECT_FALSE(DecodePosition(bytes.span().first(15)).ok());
+  }
+  EXPECT_FALSE(DecodePosition(EncodePosition({kMaxStep + 1, false}).span()).ok());
+  Bytes flagged = ToBytes(EncodePosition({5, true}).span());
+  flagged[8] = 2;
+  EXPECT_FALSE(DecodePosition(std::as_bytes(std::span(flagged))).ok());
+}
+
 Bytes CountersBytes(const StateCounters& counters) {
   return ToBytes(EncodeCounters(counters).span());
 }

@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define BDN_ABI_VERSION 10
+#define BDN_ABI_VERSION 11
 #if defined(__GNUC__)
 #define BDN_API __attribute__((visibility("default")))
 #else
@@ -297,6 +297,26 @@ BDN_API int bdn_barrier(bdn_worker* worker, const char* name, double timeout_sec
  * worker was lost its rank is vacant, and others keep theirs. */
 BDN_API int bdn_meet(bdn_worker* worker, const char* name, double timeout_seconds, int32_t* ranks,
                      size_t capacity, size_t* count);
+
+/* Returns 1 while this worker has joined a job that runs and was not taken in yet, else 0 (0 for
+ * NULL). Such a candidate has the rank of a worker that was lost. It declares what the others had
+ * declared, in the same calls and their order, and comes to a boundary. Until it is taken in there
+ * its barriers and broadcasts return at once, and leave the data as it is; calls that set the state
+ * of tensors do nothing; pushes, and calls that read from servers, are BDN_FAILED_PRECONDITION. */
+BDN_API int bdn_is_candidate(const bdn_worker* worker);
+/* Returns how many candidates wait at the boundary, as far as this worker has heard (0 for NULL):
+ * for a look between two steps. Workers hear of it at different moments, so they must agree before
+ * they go to a boundary. */
+BDN_API int bdn_candidates(const bdn_worker* worker);
+/* Waits until all workers that are present have called it, between two steps: nothing of this
+ * worker may be in flight (BDN_FAILED_PRECONDITION). Candidates that wait here, too, are taken in
+ * then; nobody waits for a candidate. Gives the ranks of the newcomers, rising, as bdn_meet gives
+ * its own: the same to all who met, also to the newcomers, for which the call waits until they are
+ * taken in. From then on a newcomer's pushes are those of the same steps as the others'; what its
+ * tensors hold is its own. BDN_UNIMPLEMENTED for a process that takes part through its host
+ * daemon. */
+BDN_API int bdn_boundary(bdn_worker* worker, double timeout_seconds, int32_t* newcomers,
+                         size_t capacity, size_t* count);
 
 /* Reports a value of this program, such as its loss of a step, for the scheduler's status page. The
  * value goes with the next heartbeat; the call never waits. `name` has 1 to 64 bytes of printable

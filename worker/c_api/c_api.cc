@@ -303,6 +303,13 @@ int bdn_first_rank(const bdn_worker* worker) {
   return worker == nullptr ? -1 : worker->client->presence().first_rank;
 }
 
+int bdn_is_candidate(const bdn_worker* worker) {
+  return worker != nullptr && worker->client->is_candidate() ? 1 : 0;
+}
+int bdn_candidates(const bdn_worker* worker) {
+  return worker == nullptr ? 0 : worker->client->candidates();
+}
+
 int bdn_local_cluster_create(const bdn_options* options, bdn_cluster** out) {
   return Call([&]() -> absl::Status {
     if (out == nullptr) return bdn::InvalidArgument("out is null");
@@ -432,6 +439,20 @@ int bdn_meet(bdn_worker* worker, const char* name, double timeout_seconds, int32
                          w.Meet(name == nullptr ? "" : name, bdn::Timeout(timeout_seconds)));
     *count = present.size();
     std::copy_n(present.begin(), std::min(capacity, present.size()), ranks);
+    return absl::OkStatus();
+  });
+}
+
+int bdn_boundary(bdn_worker* worker, double timeout_seconds, int32_t* newcomers, size_t capacity,
+                 size_t* count) {
+  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
+    if (count == nullptr || (newcomers == nullptr && capacity > 0)) {
+      return bdn::InvalidArgument("newcomers or count is null");
+    }
+    BDN_ASSIGN_OR_RETURN(const std::vector<bdn::Rank> ranks,
+                         w.Boundary(bdn::Timeout(timeout_seconds)));
+    *count = ranks.size();
+    std::copy_n(ranks.begin(), std::min(capacity, ranks.size()), newcomers);
     return absl::OkStatus();
   });
 }

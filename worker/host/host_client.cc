@@ -141,6 +141,12 @@ absl::Status HostClient::Broadcast(const std::string& name, MutableByteSpan data
   return calls_.Ask(std::move(call), timeout, data).status();
 }
 
+absl::StatusOr<std::vector<Rank>> HostClient::Boundary(absl::Duration) {
+  return absl::UnimplementedError(
+      "workers come back only into jobs without host daemons: start each process as a worker of "
+      "its own, without bandoneon-worker");
+}
+
 absl::StatusOr<std::vector<Rank>> HostClient::Meet(const std::string& name,
                                                    absl::Duration timeout) {
   BDN_RETURN_IF_ERROR(pushes_.Check());

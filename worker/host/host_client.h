@@ -73,6 +73,7 @@ class HostClient final : public Client {
   absl::Status DescribeWait(TicketId ticket) override;
   absl::Status Broadcast(const std::string& name, MutableByteSpan data, Rank root,
                          absl::Duration timeout) override;
+  absl::StatusOr<std::vector<Rank>> Boundary(absl::Duration timeout) override;
   absl::StatusOr<std::vector<Rank>> Meet(const std::string& name, absl::Duration timeout) override;
   absl::Status ReportValue(const ReportedValue& value) override;
   absl::Status Leave(absl::Duration timeout) override;

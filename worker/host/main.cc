@@ -73,7 +73,11 @@ ServedJob ServeJob(const Config& config, const HostOptions& options, MainLoop* m
     of_worker.presence_changed = [&](const Presence& now) { server.OnPresence(now); };
     auto joined = JoinAsWorker(config, of_worker, clock, telemetry);
     served.result = joined.status();
-    if (joined.ok()) {
+    if (joined.ok() && (*joined)->is_candidate()) {
+      served.result = absl::UnimplementedError(
+          "the job runs, without a worker of this rank, and a host's daemon cannot take its place: "
+          "start the processes of this host as workers of their own, or the job anew");
+    } else if (joined.ok()) {
       {
         MutexLock lock(&mu);
         worker = *std::move(joined);

@@ -34,6 +34,15 @@ std::vector<float>& ArrayOf(LinkState what, LinkMemory* memory) {
 
 }  // namespace
 
+void KeyExchange::BeginAt(const KeyPosition& position) {
+  if (key_.entry.kind == KeyKind::kBroadcast) {
+    last_broadcast_ = position.step;
+  } else if (position.is_uncompressed) {
+    key_.link.codecs.GoUncompressed(position.step + 1);
+    memory_.monitor.NoteUncompressed();
+  }
+}
+
 // ---- The queue
 
 const Exchange* KeyExchange::Find(Step step) const {

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/wire/message.h"
 #include "worker/pipeline/exchange.h"
 #include "worker/pipeline/request_table.h"
 #include "worker/pipeline/stages.h"
@@ -47,6 +48,11 @@ class KeyExchange {
   uint32_t NextRequestNumber() { return ++last_request_; }
   // Returns the step of the key's next broadcast, if it is a broadcast key. Under the lock.
   Step NextBroadcast() { return ++last_broadcast_; }
+
+  // Lets the key begin where it stands at its server, for a worker that joins later: its next
+  // broadcast is that of the next step, or it goes uncompressed. REQUIRES: is_idle(), and nothing
+  // was exchanged yet.
+  void BeginAt(const KeyPosition& position);
 
   // ---- The queue
 

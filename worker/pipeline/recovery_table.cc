@@ -48,6 +48,14 @@ void RecoveryTable::Retire(Key key) {
   if (log->stage == Stage::kIdle) Forget(log);
 }
 
+void RecoveryTable::BeginAt(Key key, const KeyPosition& position) {
+  Log* const log = Find(key);
+  if (log == nullptr) return;
+  log->done = std::max(log->done, position.step);
+  if (log->facts.is_dense) log->complete_from = std::max(log->complete_from, position.step);
+  if (position.is_uncompressed) log->uncompressed_from = position.step + 1;
+}
+
 void RecoveryTable::Forget(Log* log) {
   const Key key = log->facts.key;
   log->facts.tensor.clear();

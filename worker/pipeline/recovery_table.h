@@ -66,6 +66,10 @@ class RecoveryTable {
   // Notes that this worker is done with the key, which stays known without its pushes.
   void Retire(Key key);
 
+  // Lets the log of a key begin after this step, for a worker that joins later: it has no push of
+  // those before.
+  void BeginAt(Key key, const KeyPosition& position);
+
   // As of RequestTable. At most one request a key is open, apart from this table's own.
   Actions SetMembership(std::shared_ptr<const Membership> membership, absl::Time now);
   absl::StatusOr<Actions> Submit(Request request, absl::Time now);

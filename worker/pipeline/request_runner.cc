@@ -247,6 +247,11 @@ void RequestRunner::AddKeys(std::vector<RecoveryTable::KeyFacts> keys) {
   if (table_.NextTick() < sleeping_until_) wake_.Signal();
 }
 
+void RequestRunner::BeginAt(Key key, const KeyPosition& position) {
+  MutexLock lock(&mu_);
+  table_.BeginAt(key, position);
+}
+
 void RequestRunner::RetireKey(Key key) {
   MutexLock lock(&mu_);
   table_.Retire(key);

@@ -43,6 +43,8 @@ class RequestRunner {
 
   // Lets keys survive their server (RecoveryTable). To be called before their first request.
   void AddKeys(std::vector<RecoveryTable::KeyFacts> keys);
+  // As RecoveryTable.
+  void BeginAt(Key key, const KeyPosition& position);
   // Notes that this worker is done with the key.
   void RetireKey(Key key);
   // Connects to servers that are not known yet, and lets go of those that are out. The error names

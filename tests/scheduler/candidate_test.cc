@@ -1,0 +1,524 @@
+// Workers that join a job that runs, in the place of lost ones.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/status.h"
+#include "scheduler/job.h"
+
+namespace bdn {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr double kNever = 1e9;
+
+absl::Time At(double seconds) { return absl::UnixEpoch() + absl::Seconds(seconds); }
+
+TensorDeclaration Tensor(const std::string& name, uint64_t elements = 1000) {
+  TensorDeclaration tensor;
+  tensor.name = name;
+  tensor.elements = elements;
+  return tensor;
+}
+
+// A log that keeps nothing, but may refuse.
+class AnyLog final : public JobLog {
+ public:
+  absl::Status Append(const JobEvent&) override { return refusal; }
+  State state() const override { return {}; }
+  bool IsLong() const override { return false; }
+  void Shorten(const std::vector<JobEvent>&) override {}
+  absl::Status refusal;
+};
+
+// Three workers (nodes 1 to 3) and two servers (4 and 5), of which workers may be lost.
+class CandidateTest : public ::testing::Test {
+ protected:
+  void Begin(int min_workers = 1, JobLog* log = nullptr, int processes = 1) {
+    options_.config.job_id = "job";
+    options_.config.num_workers = 3;
+    options_.config.num_servers = 2;
+    options_.config.min_workers = min_workers;
+    options_.config.replay_steps = 32;
+    options_.data_secret = "secret";
+    options_.keeps_history = true;
+    job_.emplace(options_, At(0), log);
+    for (Rank rank = 0; rank < 3; ++rank) {
+      JoinRequest request = RequestOf(rank);
+      request.processes = processes;
+      job_->Join(request, kControlVersion, At(kNever), At(0));
+    }
+    for (Rank rank = 0; rank < 2; ++rank) {
+      JoinRequest request = RequestOf(rank);
+      request.role = Role::kServer;
+      request.endpoints = {EndpointOf("tcp://x")};
+      job_->Join(request, kControlVersion, At(kNever), At(0));
+    }
+    ASSERT_EQ(job_->state(), Job::State::kRunning);
+    Collect();
+  }
+  static JoinRequest RequestOf(Rank rank) {
+    JoinRequest request;
+    request.wanted_rank = rank;
+    request.host = absl::StrFormat("host:%d", rank);
+    return request;
+  }
+  CallId Join(Rank rank, double deadline = kNever, double now = 0) {
+    return job_->Join(RequestOf(rank), kControlVersion, At(deadline), At(now));
+  }
+  // Worker 1 is lost, and this node takes its place as a candidate.
+  NodeId LoseAndJoin() {
+    job_->Lost(2, "was killed");
+    return NodeOf(Join(-1));
+  }
+  CallId Declare(NodeId node, std::vector<TensorDeclaration> tensors, bool with_list = true,
+                 uint64_t number = 0) {
+    DeclarationPart part{.number = number,
+                         .digest = DigestOf(tensors),
+                         .count = static_cast<uint32_t>(tensors.size())};
+    if (with_list) part.tensors = std::move(tensors);
+    return job_->Declare(node, std::move(part), At(kNever), At(0));
+  }
+  void DeclareByAll(const std::vector<TensorDeclaration>& tensors) {
+    std::vector<CallId> calls;
+    for (const NodeInfo& worker : Now().workers) calls.push_back(Declare(worker.id, tensors));
+    for (const NodeId server : {4, 5}) {
+      EXPECT_TRUE(job_->AcknowledgePlacement(server, job_->declarations().version(), At(0)).ok());
+    }
+    for (const CallId call : calls) EXPECT_TRUE(StatusOf(call).ok()) << StatusOf(call);
+  }
+  CallId Come(NodeId node, uint64_t number = 0, double deadline = kNever, double now = 0) {
+    return job_->ArriveAtBarrier(node, {kBoundary, number, number}, At(deadline), At(now));
+  }
+  void LetIn() {
+    for (const NodeInfo& server : Now().servers) {
+      EXPECT_TRUE(job_->AcknowledgePlacement(server.id, {Now().epoch, 0}, At(0)).ok());
+    }
+  }
+
+  void Collect() {
+    for (Job::Completion& completion : job_->TakeCompletions()) {
+      EXPECT_EQ(answers_.count(completion.call_id), 0u) << "answered twice";
+      answers_[completion.call_id] = std::move(completion);
+    }
+  }
+  bool Answered(CallId call) {
+    Collect();
+    return answers_.count(call) > 0;
+  }
+  absl::Status StatusOf(CallId call) {
+    return Answered(call) ? answers_[call].status : absl::UnknownError("no answer yet");
+  }
+  std::string MessageOf(CallId call) { return std::string(StatusOf(call).message()); }
+  NodeId NodeOf(CallId call) {
+    EXPECT_TRUE(StatusOf(call).ok()) << StatusOf(call);
+    return Answered(call) ? answers_[call].join.node : 0;
+  }
+  const Met& MetOf(CallId call) {
+    EXPECT_TRUE(StatusOf(call).ok()) << StatusOf(call);
+    return answers_[call].met;
+  }
+  const Membership& Now() { return *job_->table().membership(); }
+
+  JobOptions options_;
+  std::optional<Job> job_;
+  std::map<CallId, Job::Completion> answers_;
+};
+
+TEST_F(CandidateTest, TakesTheVacantRankAtOnceAndIsInNoRoster) {
+  Begin();
+  job_->Lost(2, "was killed");
+  const Epoch epoch = Now().epoch;
+  const CallId call = Join(-1);
+  ASSERT_TRUE(StatusOf(call).ok());
+  const JoinResult& joined = answers_[call].join;
+  EXPECT_TRUE(joined.is_candidate);
+  EXPECT_EQ(joined.rank, 1);
+  EXPECT_EQ(joined.node, 6u);
+  EXPECT_EQ(joined.membership->epoch, epoch);
+  EXPECT_THAT(joined.membership->vacant, ElementsAre(1));
+  EXPECT_EQ(Now().epoch, epoch);
+  EXPECT_EQ(Now().workers.size(), 2u);
+  // Nobody waits for it at a barrier.
+  const CallId first = job_->ArriveAtBarrier(1, {"b"}, At(kNever), At(0));
+  const CallId third = job_->ArriveAtBarrier(3, {"b"}, At(kNever), At(0));
+  EXPECT_TRUE(StatusOf(first).ok() && StatusOf(third).ok());
+  // Its own end at once.
+  EXPECT_TRUE(StatusOf(job_->ArriveAtBarrier(6, {"b"}, At(kNever), At(0))).ok());
+}
+
+TEST_F(CandidateTest, WaitsUntilARankIsVacantAndSaysWhoHasThem) {
+  Begin();
+  const CallId early = Join(-1, 5);
+  const CallId wanted = Join(2, kNever);
+  EXPECT_FALSE(Answered(early));
+  for (const NodeId node : {1, 2, 3, 4, 5}) EXPECT_TRUE(job_->Heartbeat(node, {}, At(4)).ok());
+  job_->Advance(At(5));
+  EXPECT_EQ(StatusOf(early).code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(MessageOf(early), AllOf(HasSubstr("worker 0 (node 1, host:0)"),
+                                      HasSubstr("worker 2 (node 3, host:2) have theirs")));
+  job_->Lost(1, "was killed");
+  job_->Advance(At(5));
+  EXPECT_FALSE(Answered(wanted));
+  job_->Lost(3, "was killed");
+  EXPECT_LE(job_->NextDeadline(), At(5));
+  job_->Advance(At(5));
+  EXPECT_EQ(NodeOf(wanted), 6u);
+  EXPECT_EQ(answers_[wanted].join.rank, 2);
+}
+
+TEST_F(CandidateTest, ARankIsOfOneCandidate) {
+  Begin();
+  job_->Lost(2, "was killed");
+  EXPECT_EQ(NodeOf(Join(-1)), 6u);
+  const CallId second = Join(1);
+  EXPECT_FALSE(Answered(second));
+  job_->Lost(6, "was killed, too");
+  job_->Advance(At(0));
+  EXPECT_EQ(NodeOf(second), 7u);
+  EXPECT_EQ(job_->state(), Job::State::kRunning);
+}
+
+TEST_F(CandidateTest, IsRefusedWithOtherProcessesAndWhereNoWorkerMayBeLost) {
+  Begin(1, nullptr, 2);
+  job_->Lost(2, "was killed");
+  EXPECT_EQ(StatusOf(Join(-1)).code(), absl::StatusCode::kInvalidArgument);
+  JoinRequest request = RequestOf(1);
+  request.processes = 3;
+  EXPECT_EQ(MessageOf(job_->Join(request, kControlVersion, At(9), At(0))),
+            "host:1 joins with 3 process(es) as worker rank 1, which had 2 when the job began");
+  request.wanted_rank = 3;
+  EXPECT_THAT(MessageOf(job_->Join(request, kControlVersion, At(9), At(0))),
+              HasSubstr("worker rank 3: this job has 3 worker(s)"));
+  answers_.clear();
+  Begin(0);
+  EXPECT_THAT(MessageOf(Join(-1)), HasSubstr("has all its nodes and takes no more"));
+}
+
+TEST_F(CandidateTest, DeclaresWhatTheJobHasDeclaredInItsOrder) {
+  Begin();
+  DeclareByAll({Tensor("a")});
+  DeclareByAll({Tensor("b"), Tensor("c")});
+  const NodeId node = LoseAndJoin();
+  // The digest alone is enough.
+  const CallId first = Declare(node, {Tensor("a")}, false);
+  ASSERT_TRUE(StatusOf(first).ok());
+  EXPECT_EQ(answers_[first].declared.version.catalogue, 1u);
+  const CallId second = Declare(node, {Tensor("c"), Tensor("b")});
+  ASSERT_TRUE(StatusOf(second).ok());
+  EXPECT_EQ(answers_[second].declared.version.catalogue, 2u);
+  EXPECT_THAT(MessageOf(Declare(node, {Tensor("d")})),
+              AllOf(HasSubstr("this worker joins a job that runs, as worker 1"),
+                    HasSubstr("3. declaration (tensor 'd')"), HasSubstr("2 so far")));
+}
+
+TEST_F(CandidateTest, IsToldTheTensorThatDiffers) {
+  Begin();
+  DeclareByAll({Tensor("a"), Tensor("b")});
+  const NodeId node = LoseAndJoin();
+  // Of a digest alone nothing more is known, so the list is wanted.
+  const CallId asked = Declare(node, {Tensor("a"), Tensor("x")}, false);
+  ASSERT_TRUE(StatusOf(asked).ok());
+  EXPECT_EQ(answers_[asked].declared.wanted_from, 0u);
+  EXPECT_THAT(MessageOf(Declare(node, {Tensor("a"), Tensor("x")})),
+              AllOf(HasSubstr("tensor 'x': the job has not declared it"),
+                    HasSubstr("this worker joins a job that runs")));
+  EXPECT_THAT(
+      MessageOf(Declare(node, {Tensor("a"), Tensor("b", 7)})),
+      HasSubstr("tensor 'b': the job has declared elements=1000, and it now says elements=7"));
+  EXPECT_THAT(MessageOf(Declare(node, {Tensor("a")})), HasSubstr("1 tensors of 1"));
+  // It is not spoilt by that.
+  EXPECT_TRUE(StatusOf(Declare(node, {Tensor("b"), Tensor("a")})).ok());
+}
+
+TEST_F(CandidateTest, AFailedDeclarationCountsAndRetiredTensorsStayReadable) {
+  Begin();
+  DeclareByAll({Tensor("a")});
+  for (const NodeId node : {1, 2}) Declare(node, {Tensor("b")});
+  Declare(3, {Tensor("b", 7)});  // its list is asked for
+  EXPECT_FALSE(StatusOf(Declare(3, {Tensor("b", 7)})).ok());
+  for (const NodeId node : {1, 2, 3}) EXPECT_TRUE(job_->Retire(node, {0}, At(0)).ok());
+  DeclareByAll({Tensor("a", 5)});
+  const NodeId node = LoseAndJoin();
+  const CallId first = Declare(node, {Tensor("a")});
+  ASSERT_TRUE(StatusOf(first).ok());
+  EXPECT_EQ(job_->declarations().deltas()[0]->tensors.size(), 1u);
+  EXPECT_FALSE(StatusOf(Declare(node, {Tensor("b")})).ok());
+  EXPECT_TRUE(StatusOf(Declare(node, {Tensor("a", 5)})).ok());
+}
+
+TEST_F(CandidateTest, IsTakenInWhenAllHaveComeAndAnsweredWhenServersLetItIn) {
+  Begin();
+  const NodeId node = LoseAndJoin();
+  const Epoch before = Now().epoch;
+  const CallId own = Come(node);
+  EXPECT_EQ(job_->ViewOf(1).candidates, 1);
+  EXPECT_THAT(job_->WaitsOf(node), HasSubstr("waiting to be taken in: for worker 0, worker 2"));
+  const CallId first = Come(1);
+  EXPECT_FALSE(Answered(first));
+  const CallId third = Come(3);
+  EXPECT_EQ(MetOf(first), (Met{{}, before + 1, {1}}));
+  EXPECT_EQ(MetOf(third), MetOf(first));
+  EXPECT_EQ(Now().epoch, before + 1);
+  EXPECT_EQ(Now().unsafe, before + 1);
+  EXPECT_THAT(Now().vacant, IsEmpty());
+  ASSERT_EQ(Now().workers.size(), 3u);
+  EXPECT_EQ(Now().workers[1].id, node);
+  EXPECT_EQ(job_->ViewOf(1).candidates, 0);
+  EXPECT_FALSE(Answered(own));
+  EXPECT_THAT(job_->WaitsOf(node), HasSubstr("waiting for server 0"));
+  EXPECT_TRUE(job_->AcknowledgePlacement(4, {before + 1, 0}, At(0)).ok());
+  EXPECT_FALSE(Answered(own));
+  EXPECT_TRUE(job_->AcknowledgePlacement(5, {before + 1, 0}, At(0)).ok());
+  EXPECT_EQ(MetOf(own), MetOf(first));
+  EXPECT_THAT(job_->changes().at(before + 1),
+              HasSubstr("with 3 of 3 workers: with worker 1 (node 6, host:-1)"));
+  // From now on everything waits for it.
+  const CallId barrier = job_->ArriveAtBarrier(1, {"b"}, At(kNever), At(0));
+  job_->ArriveAtBarrier(3, {"b"}, At(kNever), At(0));
+  EXPECT_FALSE(Answered(barrier));
+  job_->ArriveAtBarrier(node, {"b"}, At(kNever), At(0));
+  EXPECT_TRUE(Answered(barrier));
+  const CallId leaving = job_->Leave(1, absl::OkStatus(), At(kNever), At(0));
+  job_->Leave(3, absl::OkStatus(), At(kNever), At(0));
+  EXPECT_FALSE(Answered(leaving));
+  job_->Leave(node, absl::OkStatus(), At(kNever), At(0));
+  EXPECT_TRUE(StatusOf(leaving).ok());
+  EXPECT_EQ(job_->state(), Job::State::kDone);
+}
+
+TEST_F(CandidateTest, ABoundaryWithoutOneEndsAsABarrierDoes) {
+  Begin();
+  job_->Lost(2, "was killed");
+  const Epoch before = Now().epoch;
+  const CallId first = Come(1);
+  const CallId third = Come(3);
+  EXPECT_EQ(MetOf(first), (Met{{1}, 0, {}}));
+  EXPECT_EQ(MetOf(third), MetOf(first));
+  EXPECT_EQ(Now().epoch, before);
+  // One that comes later waits for the next.
+  const NodeId node = NodeOf(Join(-1));
+  const CallId own = Come(node);
+  EXPECT_FALSE(Answered(own));
+  EXPECT_EQ(Now().epoch, before);
+}
+
+TEST_F(CandidateTest, TwoAreTakenInAtOnceInOneEpoch) {
+  Begin();
+  job_->Lost(2, "was killed");
+  job_->Lost(3, "was killed");
+  const Epoch before = Now().epoch;
+  const NodeId six = NodeOf(Join(2));
+  const NodeId seven = NodeOf(Join(-1));
+  const CallId a = Come(six);
+  const CallId b = Come(seven);
+  const CallId first = Come(1);
+  EXPECT_EQ(MetOf(first), (Met{{}, before + 1, {1, 2}}));
+  LetIn();
+  EXPECT_EQ(MetOf(a), MetOf(first));
+  EXPECT_EQ(MetOf(b), MetOf(first));
+}
+
+TEST_F(CandidateTest, ThatGoesAwayIsForgottenBeforeAndAfterItWasReady) {
+  Begin();
+  const NodeId first = LoseAndJoin();
+  EXPECT_TRUE(StatusOf(job_->Leave(first, absl::AbortedError("why"), At(9), At(0))).ok());
+  EXPECT_EQ(job_->state(), Job::State::kRunning);
+  EXPECT_TRUE(absl::IsNotFound(job_->Heartbeat(first, {}, At(0))));
+  const NodeId second = NodeOf(Join(-1));
+  const CallId own = Come(second);
+  EXPECT_EQ(job_->ViewOf(1).candidates, 1);
+  job_->Lost(second, "was killed");
+  EXPECT_TRUE(absl::IsNotFound(StatusOf(own)));
+  EXPECT_EQ(job_->ViewOf(1).candidates, 0);
+  EXPECT_EQ(job_->table().Find(second), nullptr);
+  const CallId last = Come(1);
+  Come(3);
+  EXPECT_EQ(MetOf(last).epoch, 0u);
+}
+
+TEST_F(CandidateTest, WhoseLeaseEndsIsForgotten) {
+  Begin();
+  const NodeId node = LoseAndJoin();
+  const CallId own = Come(node, 0, kNever, 0);
+  for (const NodeId each : {1, 3, 4, 5}) EXPECT_TRUE(job_->Heartbeat(each, {}, At(4)).ok());
+  job_->Advance(At(6));
+  EXPECT_TRUE(absl::IsNotFound(StatusOf(own)));
+  EXPECT_EQ(job_->state(), Job::State::kRunning);
+  EXPECT_THAT(Now().vacant, ElementsAre(1));
+}
+
+TEST_F(CandidateTest, WhoseCallIsGivenUpWaitsNoMore) {
+  Begin();
+  const NodeId node = LoseAndJoin();
+  const CallId own = Come(node);
+  job_->Cancel(own);
+  EXPECT_EQ(job_->ViewOf(1).candidates, 0);
+  const CallId late = Come(node, 0, 3);
+  job_->Advance(At(3));
+  EXPECT_THAT(MessageOf(late), HasSubstr("waiting to be taken in: for worker 0"));
+  const CallId first = Come(1, 0, kNever, 3);
+  Come(3, 0, kNever, 3);
+  EXPECT_EQ(MetOf(first).epoch, 0u);
+}
+
+TEST_F(CandidateTest, ALossAtTheBoundaryLetsItIn) {
+  Begin();
+  const NodeId node = LoseAndJoin();
+  const CallId own = Come(node);
+  const CallId first = Come(1);
+  job_->Lost(3, "was killed");
+  EXPECT_THAT(MetOf(first).newcomers, ElementsAre(1));
+  EXPECT_THAT(MetOf(first).vacant, ElementsAre(2));
+  LetIn();
+  EXPECT_EQ(MetOf(own), MetOf(first));
+}
+
+TEST_F(CandidateTest, ANewcomerThatIsLostBeforeItIsAnsweredIsOut) {
+  Begin();
+  const NodeId node = LoseAndJoin();
+  const CallId own = Come(node);
+  Come(1);
+  Come(3);
+  job_->Lost(node, "was killed");
+  EXPECT_TRUE(IsEvicted(StatusOf(own)));
+  EXPECT_THAT(Now().vacant, ElementsAre(1));
+  LetIn();
+  // The next one may come, and the one after.
+  for (int i = 0; i < 2; ++i) {
+    const NodeId next = NodeOf(Join(1));
+    const CallId again = Come(next);
+    const CallId first = Come(1);
+    Come(3);
+    LetIn();
+    EXPECT_THAT(MetOf(again).newcomers, ElementsAre(1));
+    EXPECT_TRUE(Answered(first));
+    job_->Lost(next, "was killed");
+  }
+}
+
+TEST_F(CandidateTest, AServerThatIsLostIsNotWaitedFor) {
+  Begin();
+  const NodeId node = LoseAndJoin();
+  const CallId own = Come(node);
+  Come(1);
+  Come(3);
+  EXPECT_TRUE(job_->AcknowledgePlacement(4, {Now().epoch, 0}, At(0)).ok());
+  EXPECT_FALSE(Answered(own));
+  job_->Lost(5, "was killed");
+  EXPECT_TRUE(StatusOf(own).ok());
+}
+
+TEST_F(CandidateTest, ServersLetInOnlyEpochsThatAre) {
+  Begin();
+  EXPECT_TRUE(absl::IsInvalidArgument(job_->AcknowledgePlacement(4, {2, 0}, At(0))));
+  EXPECT_TRUE(absl::IsInvalidArgument(job_->AcknowledgePlacement(1, {1, 0}, At(0))));
+  EXPECT_TRUE(job_->AcknowledgePlacement(4, {1, 0}, At(0)).ok());
+}
+
+TEST_F(CandidateTest, ANewcomerDeclaresTheRestOnceItIsIn) {
+  Begin();
+  DeclareByAll({Tensor("a")});
+  DeclareByAll({Tensor("b")});
+  const NodeId node = LoseAndJoin();
+  EXPECT_TRUE(StatusOf(Declare(node, {Tensor("a")})).ok());
+  const CallId own = Come(node);
+  Come(1);
+  Come(3);
+  LetIn();
+  EXPECT_TRUE(Answered(own));
+  EXPECT_TRUE(StatusOf(Declare(node, {Tensor("b")})).ok());
+  // And then with the others.
+  const CallId first = Declare(1, {Tensor("c")});
+  Declare(3, {Tensor("c")});
+  EXPECT_FALSE(Answered(first));
+  Declare(node, {Tensor("c")});
+  for (const NodeId server : {4, 5}) {
+    EXPECT_TRUE(job_->AcknowledgePlacement(server, job_->declarations().version(), At(0)).ok());
+  }
+  EXPECT_TRUE(StatusOf(first).ok());
+}
+
+TEST_F(CandidateTest, RetiredTensorsWaitForANewcomer) {
+  Begin();
+  DeclareByAll({Tensor("a"), Tensor("b")});
+  const NodeId node = LoseAndJoin();
+  EXPECT_TRUE(StatusOf(Declare(node, {Tensor("a"), Tensor("b")})).ok());
+  EXPECT_TRUE(job_->Retire(node, {1}, At(0)).ok());
+  Come(node);
+  Come(1);
+  Come(3);
+  LetIn();
+  for (const NodeId each : {1, 3}) EXPECT_TRUE(job_->Retire(each, {0, 1}, At(0)).ok());
+  EXPECT_EQ(job_->declarations().totals().tensors, 1u);
+  EXPECT_TRUE(job_->Retire(node, {0}, At(0)).ok());
+  EXPECT_EQ(job_->declarations().totals().tensors, 0u);
+}
+
+TEST_F(CandidateTest, IsUnneededWhereTheJobIsDoneAndFailsWithIt) {
+  Begin();
+  const NodeId node = LoseAndJoin();
+  const CallId own = Come(node);
+  const CallId waiting = Join(-1);
+  for (const NodeId each : {1, 3}) job_->Leave(each, absl::OkStatus(), At(kNever), At(0));
+  EXPECT_EQ(job_->state(), Job::State::kDone);
+  EXPECT_TRUE(IsUnneeded(StatusOf(own))) << StatusOf(own);
+  EXPECT_TRUE(IsUnneeded(StatusOf(waiting))) << StatusOf(waiting);
+  EXPECT_TRUE(IsUnneeded(job_->ViewOf(node).failure));
+  for (const NodeId each : {4, 5}) job_->Leave(each, absl::OkStatus(), At(kNever), At(0));
+  EXPECT_TRUE(job_->finished());
+  answers_.clear();
+  Begin();
+  const NodeId other = LoseAndJoin();
+  const CallId its = Come(other);
+  job_->Leave(1, absl::AbortedError("why"), At(kNever), At(0));
+  EXPECT_THAT(MessageOf(its), HasSubstr("left with an error: why"));
+  EXPECT_FALSE(job_->ViewOf(other).failure.ok());
+}
+
+TEST_F(CandidateTest, WhatItReportsConcernsNobody) {
+  Begin();
+  const NodeId node = LoseAndJoin();
+  EXPECT_TRUE(job_->Report(node, {{"loss", 1, 2.0}}, At(0)).ok());
+  EXPECT_THAT(job_->history()->curves(), IsEmpty());
+  EXPECT_TRUE(job_->ReportWaits(node, {{0, absl::Seconds(99)}}, At(0)).ok());
+  EXPECT_EQ(Now().servers.size(), 2u);
+}
+
+TEST_F(CandidateTest, WhatCannotBeLoggedIsTriedAgain) {
+  AnyLog log;
+  Begin(1, &log);
+  job_->Lost(2, "was killed");
+  log.refusal = absl::ResourceExhaustedError("no space left");
+  const CallId join = Join(-1);
+  EXPECT_FALSE(Answered(join));
+  EXPECT_EQ(job_->NextDeadline(), At(1));
+  log.refusal = absl::OkStatus();
+  job_->Advance(At(1));
+  const NodeId node = NodeOf(join);
+  const CallId own = Come(node, 0, kNever, 1);
+  const CallId first = Come(1, 0, kNever, 1);
+  log.refusal = absl::ResourceExhaustedError("no space left");
+  EXPECT_TRUE(absl::IsUnavailable(StatusOf(Come(3, 0, kNever, 1))));
+  EXPECT_TRUE(absl::IsUnavailable(StatusOf(job_->Leave(node, absl::OkStatus(), At(9), At(1)))));
+  log.refusal = absl::OkStatus();
+  const CallId third = Come(3, 0, kNever, 3);
+  EXPECT_TRUE(StatusOf(first).ok());
+  EXPECT_TRUE(StatusOf(third).ok());
+  LetIn();
+  EXPECT_TRUE(StatusOf(own).ok());
+}
+
+}  // namespace
+}  // namespace bdn

@@ -1,0 +1,418 @@
+// Workers that are lost, and others that take their ranks, in a whole cluster in this process.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "common/base/status.h"
+#include "tests/support/normal_values.h"
+#include "tests/support/rig_parts.h"
+#include "tests/support/state_calls.h"
+#include "tests/support/worker_rig.h"
+
+namespace bdn::testing {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+using Floats = std::vector<float>;
+constexpr absl::Duration kLong = absl::Minutes(1);
+const std::vector<std::string> kFlags = {"--servers=2", "--partition-bytes=4096",
+                                         "--fusion-bytes=2048", "--min-compress-bytes=0"};
+
+void Expect(const absl::Status& status) { EXPECT_TRUE(status.ok()) << status; }
+
+// A control plane whose node goes without a word when its worker is destroyed.
+class SilentEnd final : public ControlPlane {
+ public:
+  explicit SilentEnd(std::unique_ptr<ControlPlane> to) : to_(std::move(to)) {}
+  absl::StatusOr<JoinResult> Join(const JoinRequest& request, absl::Duration timeout) override {
+    return to_->Join(request, timeout);
+  }
+  void Watch(Events events) override { to_->Watch(std::move(events)); }
+  absl::StatusOr<DeclareResult> Declare(const std::vector<TensorDeclaration>& tensors,
+                                        absl::Duration timeout) override {
+    return to_->Declare(tensors, timeout);
+  }
+  void Retire(const std::vector<uint32_t>& tensors) override { to_->Retire(tensors); }
+  absl::Status AcknowledgePlacement(PlacementVersion version) override {
+    return to_->AcknowledgePlacement(version);
+  }
+  absl::StatusOr<std::vector<Rank>> Meet(const std::string& name, absl::Duration timeout) override {
+    return to_->Meet(name, timeout);
+  }
+  absl::StatusOr<Met> MeetAtBoundary(absl::Duration timeout) override {
+    return to_->MeetAtBoundary(timeout);
+  }
+  void ReportProgress(const NodeProgress& progress) override { to_->ReportProgress(progress); }
+  void ReportStages(std::function<StageCounts()> read) override {
+    to_->ReportStages(std::move(read));
+  }
+  void ReportQuality(std::function<std::vector<QualityGroup>()> read) override {
+    to_->ReportQuality(std::move(read));
+  }
+  void ReportWaits(std::function<std::vector<RankWait>()> read) override {
+    to_->ReportWaits(std::move(read));
+  }
+  absl::Status ReportValue(const ReportedValue& value) override { return to_->ReportValue(value); }
+  absl::Status Leave(const absl::Status& reason, absl::Duration timeout) override {
+    return reason.ok() ? to_->Leave(reason, timeout) : absl::OkStatus();
+  }
+  void Close() override { to_->Close(); }
+
+ private:
+  const std::unique_ptr<ControlPlane> to_;
+};
+
+class ReturnRig {
+ public:
+  explicit ReturnRig(std::vector<std::string> flags = kFlags) {
+    flags.push_back("--workers=3");
+    flags.push_back("--min-workers=1");
+    cluster_ = Must(LocalCluster::Create(flags));
+    workers_.resize(3);
+    AtOnce(3, [this](size_t rank) { workers_[rank] = Make(static_cast<Rank>(rank)); });
+  }
+  ~ReturnRig() { LeaveAll(&workers_); }
+
+  std::unique_ptr<Worker> Make(Rank rank) {
+    Worker::Options options;
+    options.join.wanted_rank = rank;
+    options.join.host = "a worker of the test";
+    return Must(Worker::Create(options, &clock_, &telemetry_,
+                               std::make_unique<SilentEnd>(cluster_->Connect()),
+                               cluster_->MakeTransport()));
+  }
+  Worker& worker(Rank rank) { return *workers_[static_cast<size_t>(rank)]; }
+  void Lose(Rank rank) { workers_[static_cast<size_t>(rank)].reset(); }
+  void Put(Rank rank, std::unique_ptr<Worker> worker) {
+    workers_[static_cast<size_t>(rank)] = std::move(worker);
+  }
+  void OnEach(const std::function<void(Worker&, int)>& body) { OnEachOf(&workers_, body); }
+  // All come to the boundary, these candidates too, which have their ranks then.
+  void TakeIn(std::vector<std::unique_ptr<Worker>> candidates) {
+    std::vector<Rank> ranks;
+    for (const auto& each : candidates) ranks.push_back(each->rank());
+    std::vector<std::thread> threads;
+    for (const auto& each : candidates) {
+      threads.emplace_back([&each, &ranks] {
+        const auto met = each->Boundary(kLong);
+        ASSERT_TRUE(met.ok()) << met.status();
+        EXPECT_EQ(*met, ranks);
+      });
+    }
+    OnEach([&](Worker& worker, int) {
+      while (worker.candidates() < static_cast<int>(candidates.size())) {
+        absl::SleepFor(absl::Milliseconds(1));
+      }
+      const auto met = worker.Boundary(kLong);
+      ASSERT_TRUE(met.ok()) << met.status();
+      EXPECT_EQ(*met, ranks);
+    });
+    for (std::thread& thread : threads) thread.join();
+    for (auto& each : candidates) {
+      const Rank rank = each->rank();
+      EXPECT_FALSE(each->is_candidate());
+      Put(rank, std::move(each));
+    }
+  }
+
+ private:
+  const SteadyClock clock_;
+  Registry telemetry_;
+  std::unique_ptr<LocalCluster> cluster_;
+  std::vector<std::unique_ptr<Worker>> workers_;
+};
+
+std::vector<std::unique_ptr<Worker>> Just(std::unique_ptr<Worker> one,
+                                          std::unique_ptr<Worker> other = nullptr) {
+  std::vector<std::unique_ptr<Worker>> all;
+  all.push_back(std::move(one));
+  if (other != nullptr) all.push_back(std::move(other));
+  return all;
+}
+
+// ---- sums
+
+// A tensor of several partitions, and a group of small ones.
+const std::vector<size_t> kSizes = {5000, 100, 7, 300};
+
+std::vector<uint32_t> DeclareAll(Worker& worker, const std::string& push = "none",
+                                 const std::string& pull = "none", const std::string& rule = "") {
+  std::vector<TensorDeclaration> tensors;
+  for (size_t t = 0; t < kSizes.size(); ++t) {
+    TensorDeclaration tensor =
+        Tensor(std::string(1, static_cast<char>('a' + t)), kSizes[t], push, pull);
+    if (!rule.empty()) tensor.rule = rule;
+    tensor.fuse = true;
+    tensors.push_back(tensor);
+  }
+  return Must(worker.Declare(tensors, kLong));
+}
+
+// One step of all tensors; returns what came back, and checks the step's number.
+std::vector<Floats> StepOf(Worker& worker, const std::vector<uint32_t>& ids, int step,
+                           bool is_normal) {
+  std::vector<Floats> data;
+  std::vector<TicketId> tickets;
+  for (size_t t = 0; t < ids.size(); ++t) {
+    data.push_back(is_normal ? Normal(kSizes[t], 1000 * step + 10 * t + worker.rank())
+                             : Floats(kSizes[t], static_cast<float>(12 * (worker.rank() + 1))));
+  }
+  for (size_t t = 0; t < ids.size(); ++t) {
+    const auto ticket = worker.PushPull({.tensor = ids[t],
+                                         .data = {data[t].data(), DType::kFloat32, data[t].size()},
+                                         .learning_rate = 0.1f});
+    EXPECT_TRUE(ticket.ok()) << ticket.status();
+    if (!ticket.ok()) return {};
+    tickets.push_back(*ticket);
+  }
+  for (const TicketId ticket : tickets) {
+    const auto result = worker.Wait(ticket, kLong);
+    EXPECT_TRUE(result.ok()) << result.status();
+    if (result.ok()) {
+      EXPECT_EQ(result->step, static_cast<Step>(step));
+    }
+  }
+  return data;
+}
+
+TEST(ReturningWorker, TakesPartInExactSumsFromTheNextStepOn) {
+  ReturnRig rig(kFlags);
+  std::vector<uint32_t> ids;
+  const auto steps = [&](int first, int last, float mean) {
+    rig.OnEach([&](Worker& worker, int) {
+      for (int step = first; step <= last; ++step) {
+        for (const Floats& data : StepOf(worker, ids, step, false)) EXPECT_THAT(data, Each(mean));
+      }
+    });
+  };
+  const auto broadcast = [&](Worker& worker, Rank root) {
+    Floats data(64, worker.rank() == root ? 40.0f + static_cast<float>(root) : 0.0f);
+    const absl::Status status =
+        worker.Broadcast("x", std::as_writable_bytes(std::span(data)), root, kLong);
+    EXPECT_TRUE(status.ok()) << status;
+    return data;
+  };
+  rig.OnEach([&](Worker& worker, int rank) {
+    const auto mine = DeclareAll(worker);
+    if (rank == 0) ids = mine;
+    for (int i = 0; i < 3; ++i) EXPECT_THAT(broadcast(worker, i), Each(40.0f + i));
+  });
+  steps(1, 3, 24);
+  rig.Lose(1);
+  steps(4, 5, 24);  // of 12 and 36
+  for (int time = 0; time < 2; ++time) {
+    auto candidate = rig.Make(-1);
+    EXPECT_TRUE(candidate->is_candidate());
+    EXPECT_EQ(candidate->rank(), 1);
+    EXPECT_EQ(candidate->presence().size, 2);
+    EXPECT_EQ(DeclareAll(*candidate), ids);
+    // Its first broadcast leaves the data as it is, and its barriers end at once.
+    EXPECT_THAT(broadcast(*candidate, 0), Each(0.0f));
+    EXPECT_THAT(*candidate->Meet("b", kLong), ElementsAre(0, 2));
+    Floats data(kSizes[0], 1.0f);
+    EXPECT_THAT(std::string(PushPull(*candidate, ids[0], data).status().message()),
+                HasSubstr("this worker is not in the job yet"));
+    EXPECT_TRUE(absl::IsFailedPrecondition(
+        GetServerState(*candidate, ids[0], StatePart::kResidual, data, kLong)));
+    EXPECT_TRUE(SetServerState(*candidate, ids[0], StatePart::kWeights, data, 9, kLong).ok());
+    const int first = 6 + 4 * time;
+    rig.TakeIn(Just(std::move(candidate)));
+    EXPECT_EQ(*GetStep(rig.worker(1), ids[0]), static_cast<Step>(first - 1));
+    rig.OnEach([&](Worker& worker, int) {
+      while (worker.presence().size < 3) absl::SleepFor(absl::Milliseconds(1));
+      EXPECT_THAT(*worker.Meet("b", kLong), ElementsAre(0, 1, 2));
+      for (int i = 2; i >= 0; --i) EXPECT_THAT(broadcast(worker, i), Each(40.0f + i));
+      // What the newcomer lacks, and then something that is new to all.
+      if (time == 1) EXPECT_TRUE(worker.Declare({Tensor("new 0", 9)}, kLong).ok());
+      EXPECT_TRUE(worker.Declare({Tensor("new " + std::to_string(time), 9)}, kLong).ok());
+    });
+    steps(first, first + 1, 24);
+    rig.Lose(1);
+    steps(first + 2, first + 3, 24);
+    // The next one has to declare what came since, too.
+    if (time == 0) {
+      auto next = rig.Make(1);
+      EXPECT_EQ(DeclareAll(*next), ids);
+      EXPECT_THAT(broadcast(*next, 0), Each(0.0f));
+      EXPECT_FALSE(next->Declare({Tensor("another", 9)}, kLong).ok());
+      EXPECT_TRUE(next->Declare({Tensor("new 0", 9)}, kLong).ok());
+      EXPECT_TRUE(next->Leave(kLong).ok());
+    }
+  }
+}
+
+TEST(ReturningWorker, TwoAtOnceAndOneAfterTheOther) {
+  ReturnRig rig(kFlags);
+  std::vector<uint32_t> ids;
+  rig.OnEach([&](Worker& worker, int rank) {
+    const auto mine = DeclareAll(worker);
+    if (rank == 0) ids = mine;
+    StepOf(worker, mine, 1, false);
+  });
+  rig.Lose(0);
+  rig.Lose(2);
+  auto zero = rig.Make(0);
+  auto two = rig.Make(2);
+  DeclareAll(*zero);
+  DeclareAll(*two);
+  rig.TakeIn(Just(std::move(zero), std::move(two)));
+  rig.OnEach([&](Worker& worker, int) {
+    for (const Floats& data : StepOf(worker, ids, 2, false)) EXPECT_THAT(data, Each(24.0f));
+  });
+  rig.Lose(1);
+  auto one = rig.Make(1);
+  DeclareAll(*one);
+  rig.TakeIn(Just(std::move(one)));
+  rig.OnEach([&](Worker& worker, int) {
+    for (const Floats& data : StepOf(worker, ids, 3, false)) EXPECT_THAT(data, Each(24.0f));
+  });
+}
+
+TEST(ReturningWorker, MayGoBeforeItIsTakenIn) {
+  ReturnRig rig(kFlags);
+  std::vector<uint32_t> ids;
+  rig.OnEach([&](Worker& worker, int rank) {
+    const auto mine = DeclareAll(worker);
+    if (rank == 0) ids = mine;
+    StepOf(worker, mine, 1, false);
+  });
+  rig.Lose(1);
+  rig.Make(1).reset();  // not ready yet
+  {
+    auto ready = rig.Make(1);
+    std::thread thread([&] {
+      EXPECT_EQ(ready->Boundary(absl::Milliseconds(200)).status().code(),
+                absl::StatusCode::kDeadlineExceeded);
+    });
+    thread.join();
+    EXPECT_TRUE(ready->is_candidate());
+  }
+  rig.OnEach([&](Worker& worker, int) {
+    const auto met = worker.Boundary(kLong);
+    ASSERT_TRUE(met.ok()) << met.status();
+    EXPECT_THAT(*met, IsEmpty());
+    for (const Floats& data : StepOf(worker, ids, 2, false)) EXPECT_THAT(data, Each(24.0f));
+  });
+  auto last = rig.Make(1);
+  DeclareAll(*last);
+  rig.TakeIn(Just(std::move(last)));
+  rig.OnEach([&](Worker& worker, int) {
+    for (const Floats& data : StepOf(worker, ids, 3, false)) EXPECT_THAT(data, Each(24.0f));
+  });
+}
+
+TEST(ReturningWorker, ABoundaryIsBetweenTwoSteps) {
+  ReturnRig rig(kFlags);
+  rig.OnEach([&](Worker& worker, int rank) {
+    const auto ids = DeclareAll(worker);
+    Floats data(kSizes[0], 1.0f);
+    const auto push = [&] {
+      return Must(
+          worker.PushPull({.tensor = ids[0], .data = {data.data(), DType::kFloat32, data.size()}}));
+    };
+    TicketId ticket = 0;
+    if (rank == 0) {
+      ticket = push();
+      EXPECT_THAT(std::string(worker.Boundary(kLong).status().message()),
+                  HasSubstr("tensor 'a' is in flight; wait for it before the boundary"));
+    }
+    EXPECT_TRUE(worker.Barrier("b", kLong).ok());
+    if (rank != 0) ticket = push();
+    EXPECT_TRUE(worker.Wait(ticket, kLong).ok());
+    EXPECT_TRUE(worker.Boundary(kLong).ok());
+  });
+}
+
+// ---- codecs
+
+struct Links {
+  std::string push, pull, rule;
+};
+
+class ReturningLinks : public ::testing::TestWithParam<Links> {};
+
+// All have the same bits in each step, and the newcomer's too.
+TEST_P(ReturningLinks, HaveTheSameBitsInAllWorkers) {
+  const Links links = GetParam();
+  ReturnRig rig(kFlags);
+  std::vector<uint32_t> ids;
+  rig.OnEach([&](Worker& worker, int rank) {
+    const auto mine = DeclareAll(worker, links.push, links.pull, links.rule);
+    if (rank == 0) ids = mine;
+    if (!links.rule.empty() && worker.rank() == 0) {
+      for (size_t t = 0; t < mine.size(); ++t) {
+        Expect(SetServerState(worker, mine[t], StatePart::kWeights, Normal(kSizes[t], 900 + t), 0,
+                              kLong));
+      }
+    }
+    Expect(worker.Barrier("weights are set", kLong));
+  });
+  int step = 0;
+  const auto steps = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      ++step;
+      std::vector<std::vector<Floats>> results(3);
+      rig.OnEach([&](Worker& worker, int rank) {
+        results[static_cast<size_t>(rank)] = StepOf(worker, ids, step, true);
+      });
+      const auto& last = results[2];
+      for (const auto& each : results) {
+        if (!each.empty()) {
+          EXPECT_EQ(each, last) << "step " << step;
+        }
+      }
+    }
+  };
+  steps(3);
+  for (const Rank rank : {1, 0}) {
+    rig.Lose(rank);
+    steps(2);
+    auto candidate = rig.Make(rank);
+    DeclareAll(*candidate, links.push, links.pull, links.rule);
+    rig.TakeIn(Just(std::move(candidate)));
+    steps(3);
+  }
+  // The state may be set by the newcomer, whose numbers of requests begin anew.
+  if (links.rule.empty()) return;
+  rig.OnEach([&](Worker& worker, int) {
+    Expect(worker.Barrier("before", kLong));
+    if (worker.rank() == 0) {
+      for (size_t t = 0; t < ids.size(); ++t) {
+        Expect(SetServerState(worker, ids[t], StatePart::kWeights, Floats(kSizes[t], 5.0f),
+                              static_cast<Step>(step + 1), kLong));
+      }
+    }
+    for (size_t t = 0; t < ids.size(); ++t) {
+      Expect(SetStep(worker, ids[t], static_cast<Step>(step + 1)));
+    }
+    Expect(worker.Barrier("after", kLong));
+    for (size_t t = 0; t < ids.size(); ++t) {
+      Floats fetched(kSizes[t]);
+      Expect(FetchWeights(worker, ids[t], fetched, kLong));
+      EXPECT_THAT(fetched, Each(5.0f));
+    }
+  });
+  ++step;
+  steps(1);
+}
+
+INSTANTIATE_TEST_SUITE_P(ReturningWorker, ReturningLinks,
+                         ::testing::Values(Links{"ef(onebit)", "ef(onebit)", ""},
+                                           Links{"ef(topk(ratio=0.1))", "none", ""},
+                                           Links{"none", "delta(int4)", "sgd"},
+                                           Links{"ef(onebit)", "delta(int8)", "adamw"},
+                                           Links{"none", "none", "sgd(momentum=0.9)"}),
+                         [](const auto& info) { return "Links" + std::to_string(info.index); });
+
+}  // namespace
+}  // namespace bdn::testing
