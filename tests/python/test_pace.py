@@ -152,6 +152,10 @@ def test_durations_bound_by_least_and_most():
     for _ in range(11):
         pace._note_step(2.0)
     assert pace._steps(3) == 5
+    for duration, steps in ((2.1, 5), (1.7, 6), (2.9, 3)):
+        for _ in range(20):
+            pace._note_step(duration)
+        assert pace._steps(3) == steps, duration
     for _ in range(20):
         pace._note_step(0.0)
     assert pace._steps(4) == 50

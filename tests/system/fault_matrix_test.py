@@ -55,6 +55,7 @@ class Row:
     has_hosts: bool = False
     options: tuple = ()
     workers: int = 2
+    server_with_state: int | None = None  # of two; None: each has a key with state
 
 
 ROWS = {
@@ -64,12 +65,12 @@ ROWS = {
     "tcp-topk": Row("tcp", ("codecs", "none for 20; ef(topk(ratio=0.01))", "ef(onebit)")),
     "tcp-overlap": Row("tcp", ("overlap",), keeps_state=False),
     "tls-onebit": Row("tls", tuple(ONEBIT)),
-    "tls-adamw": Row("tls", ("adamw",)),
+    "tls-adamw": Row("tls", ("adamw",), server_with_state=0),
     "rdma-none": Row("tcp;ofi_rxm", ("codecs",), keeps_state=False),
     "rdma-onebit": Row("tcp;ofi_rxm", tuple(ONEBIT)),
     "hosts-onebit": Row("shm", tuple(ONEBIT), has_hosts=True, workers=4),
     "local-steps": Row("shm", ("local-steps", "--steps", "480")),
-    "sign-momentum": Row("tcp", ("sign-momentum", "--steps", "240")),
+    "sign-momentum": Row("tcp", ("sign-momentum", "--steps", "240"), server_with_state=0),
     "groups": Row("shm", ("groups", "ef(onebit)", "ef(onebit)")),
     "guard": Row("tcp", ("guard", "ef(topk(ratio=0.01))", "ef(topk(ratio=0.01))"),
                  options=("--set", "quality-guard=fall-back", "--set", "quality-every=2")),
@@ -158,10 +159,12 @@ def faults_of(cells):
     rounds = 160 if cells[0].row == "groups" else 60  # in which a snapshot of some key is taken
     for cell in cells:
         role, beside = ROLES[cell.role]
+        if ROWS[cell.row].has_hosts and cell.role == "worker and server":
+            beside = (("daemon", 1),)  # It is the job's worker.
         before = faults[-1] if faults else None
         if cell.point == "init.half":
             # A snapshot is set only where one was taken before, of a key that has state.
-            faults.append(Fault("server", "round.closed", "kill", at=rounds, rank=0 if cell.row == "sign-momentum" else None))
+            faults.append(Fault("server", "round.closed", "kill", at=rounds, rank=ROWS[cell.row].server_with_state))
         elif cell.point == "redo.half":
             # The result that one worker has and the other asks for is made again.
             faults.append(Fault("server", "reply.some", "kill", at=3 if faults else 12))

@@ -43,7 +43,7 @@ def test_those_that_are_left_train_to_their_own_optimum(optimizer):
     outputs = run(optimizer)
     assert len(outputs) == 2, outputs
     mean, spread, _ = same_line(outputs, "weights").split()
-    # Of workers 0 and 1 it is 0.5, of all three 1.
+    # The optimum of workers 0 and 1 is 0.5, that of all three 1.
     assert abs(float(mean) - 0.5) < 0.02 and float(spread) < 0.1, outputs
     if optimizer == "CSER":
         same_line(outputs, "common")

@@ -130,7 +130,7 @@ class LocalSteps(WrappedOptimizer):
         meets = self.local_steps == self._next_meeting
         if self._is_paced and self._step_ended is not None:
             self.tau._note_step(time.monotonic() - self._step_ended)
-        # Of a round in which the workers' steps differ in number all count one.
+        # A round counts as one step where the workers' steps in it differ in number.
         if meets or not self._is_paced:
             self._links.step_count.end_step()
         if meets:

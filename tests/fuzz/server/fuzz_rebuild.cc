@@ -187,7 +187,8 @@ class Job {
     return report;
   }
 
-  // Of a key as it was declared, or with weights and moments; changed where the input says so.
+  // The snapshot is of a key as it was declared, or of one with weights and moments; the input says
+  // what is changed in it.
   Buffer MakeSnapshot() {
     DenseState state;
     state.parts = MakeStateParts(*plan_);

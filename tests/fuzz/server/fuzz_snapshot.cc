@@ -57,7 +57,7 @@ void CheckSnapshot(const KeyPlan& plan, ByteSpan bytes) {
   const Buffer again = EncodeSnapshot(plan, state);
   DenseState second = MakeState(plan);
   fuzz::Require(ApplySnapshot(plan, nullptr, again.span(), &second).ok());
-  // As bytes: the values may be NaN.
+  // The bytes are compared, because the values may be NaN.
   fuzz::Require(std::ranges::equal(EncodeSnapshot(plan, second).span(), again.span()));
 }
 
@@ -109,7 +109,7 @@ void Run(fuzz::FuzzInput input) {
   std::vector<std::byte> payload = input.Bytes(codec.MaxEncodedBytes() + 8);
   given.payload = payload;
   CheckGivenReply(plan, given, state);
-  // As a frame carries it.
+  // The copy is in the form in which a frame carries it.
   const Buffer encoded = EncodeGivenReply(given);
   const auto decoded = DecodeGivenReply(encoded.span());
   if (decoded.ok()) CheckGivenReply(plan, *decoded, std::move(state));

@@ -24,7 +24,7 @@ class Pace:
 
     At the beginning of a round each worker decides by itself how many steps it will make in it:
 
-        tau = seconds / median of its last 20 steps' durations, but at least `least` and at most `most`
+        tau = seconds / median of its last 20 steps' durations, rounded, but at least `least` and at most `most`
 
     and its first round has `least`. A step's duration is the time from the end of one step() to the end of the next,
     without the meeting: so it has the data's part in it.
@@ -81,7 +81,8 @@ class Pace:
             if self._durations:
                 # A median of 0 is of a clock that is too coarse for such steps.
                 fit = self.seconds / max(statistics.median(self._durations), 1e-9)
-                steps = int(min(max(fit, self.least), self.most))
+                # Rounded and not cut off: 1.9 steps that became 1 would leave nearly half of the time unused.
+                steps = round(min(max(fit, self.least), self.most))
         else:
             path = f"{os.fspath(self._replay)}.{self._rank}"
             if meeting not in self._said:
