@@ -614,14 +614,18 @@ CallId Job::Leave(NodeId node, const absl::Status& reason, absl::Time deadline, 
   absl::Status status = CheckMember(node);
   const bool is_of_server =
       status.ok() && member->info.role == Role::kServer && !work_done_ && lost_servers_.may_lose();
-  // A signal ends a server for a reason of its own, such as a new version of its pod. Any other
-  // error is one that the job would have with another server, too.
+  // A node that is stopped has a reason of its own, such as a new version of its pod, or the end of
+  // its machine's lease. Any other error is one that the job would have with another node, too.
   const bool is_stopped = absl::IsUnavailable(reason);
   if (is_of_server && (reason.ok() || (is_stopped && MayGoOnWithout(member->info)))) {
     // The log has this as the loss that it is.
     status = Lose(node, reason.ok() ? "left before the workers were done"
                                     : absl::StrFormat("left: %s", reason.message()));
     return AnswerNow(status.ok() ? failure_ : status);
+  }
+  const bool is_of_worker = status.ok() && member->info.role == Role::kWorker && !work_done_;
+  if (is_of_worker && is_stopped && !IsCandidate(node) && MayGoOnWithout(member->info)) {
+    return AnswerNow(Lose(node, absl::StrFormat("left: %s", reason.message())));
   }
   if (IsCandidate(node)) {
     // Its error concerns nobody else.

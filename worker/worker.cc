@@ -452,6 +452,14 @@ absl::Status Worker::Leave(absl::Duration timeout) {
   return absl::OkStatus();
 }
 
+absl::Status Worker::Depart(const std::string& reason) {
+  BDN_RETURN_IF_ERROR(CheckTakesPart());
+  BDN_RETURN_IF_ERROR(control_->Leave(Unavailable("%s", reason), absl::ZeroDuration()));
+  if (history_ != nullptr) history_->Write("left", "");
+  exchanges_->SetLeft(Aborted("this worker has left the job: %s", reason));
+  return absl::OkStatus();
+}
+
 absl::Status Worker::Abort(const std::string& reason) {
   const Step step = exchanges_->highest_step();
   const absl::Status status =

@@ -110,6 +110,7 @@ class Worker final : public Client {
   absl::StatusOr<std::vector<Rank>> Boundary(absl::Duration timeout) override;
   absl::Status ReportValue(const ReportedValue& value) override;
   absl::Status Leave(absl::Duration timeout) override;
+  absl::Status Depart(const std::string& reason) override;
   absl::Status Abort(const std::string& reason) override;
   void Close() override;
   absl::Status Perform(StateCall* call, absl::Duration timeout) override;

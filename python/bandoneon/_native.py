@@ -116,6 +116,7 @@ _FUNCTIONS = {
     "bdn_create": (c_int, [POINTER(Options), POINTER(c_void_p)]),
     "bdn_free": (None, [c_void_p]),
     "bdn_leave": (c_int, [c_void_p, c_double]),
+    "bdn_depart": (c_int, [c_void_p, c_char_p]),
     "bdn_abort_job": (c_int, [c_void_p, c_char_p]),
     "bdn_leave_at_exit": (c_int, [c_void_p, c_char_p]),
     "bdn_rank": (c_int, [c_void_p]),

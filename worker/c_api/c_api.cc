@@ -275,6 +275,10 @@ int bdn_leave(bdn_worker* worker, double timeout_seconds) {
   });
 }
 
+int bdn_depart(bdn_worker* worker, const char* reason) {
+  return CallOn(worker, [&](bdn::Client& w) { return w.Depart(reason == nullptr ? "" : reason); });
+}
+
 int bdn_abort_job(bdn_worker* worker, const char* reason) {
   return CallOn(worker, [&](bdn::Client& w) { return w.Abort(reason == nullptr ? "" : reason); });
 }

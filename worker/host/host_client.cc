@@ -186,6 +186,12 @@ absl::Status HostClient::Leave(absl::Duration timeout) {
   return status;
 }
 
+absl::Status HostClient::Depart(const std::string&) {
+  return absl::UnimplementedError(
+      "a process of a host's daemon cannot leave a job that goes on: the sums of its host wait for "
+      "it; end the daemon, with which all processes of its host leave");
+}
+
 absl::Status HostClient::Abort(const std::string& reason) {
   wire::Call call;
   call.set_abort(reason);

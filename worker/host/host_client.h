@@ -77,6 +77,7 @@ class HostClient final : public Client {
   absl::StatusOr<std::vector<Rank>> Meet(const std::string& name, absl::Duration timeout) override;
   absl::Status ReportValue(const ReportedValue& value) override;
   absl::Status Leave(absl::Duration timeout) override;
+  absl::Status Depart(const std::string& reason) override;
   absl::Status Abort(const std::string& reason) override;
   void Close() override { channel_.Close(); }
   absl::Status Perform(StateCall* call, absl::Duration timeout) override;
