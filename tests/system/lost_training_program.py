@@ -84,9 +84,9 @@ def save():
     state = state_of(weights, optimizer)
     train(weights, optimizer, 10)
     bdn.save(place(), state, layout=LAYOUT)
-    say("saved", weights)
     train(weights, optimizer, 10, dies_at=5)
-    save_again(state)
+    bdn.save(place(), state, layout=LAYOUT)
+    say("saved", weights)
 
 
 def place():
@@ -127,7 +127,7 @@ def load():
     state = state_of(weights, optimizer)
     values = bdn.load(place(), state)
     say("loaded", weights)
-    assert values["rank"] == bandoneon.rank() % 3, values
+    assert values["rank"] == bandoneon.rank() % int(os.environ["TEST_SAVED_BY"]), values
 
 
 def main():

@@ -64,14 +64,17 @@ def save(
     check: refuse to save what is rank 0's for all where it is not the same in all workers, by checksums. What each
         worker has of its own goes into `state` as a value: {"head": head.state_dict()}.
 
+    In a job that goes on without a lost worker the others save, as a job of so many would, under numbers from 0 on.
+
     A checkpoint that is there already is replaced in one moment, after the new one is on the disk: who
     stops in between leaves the old one. Where a worker cannot write, all fail with its reason, and the
     old one stays; what the failed save has left is removed, or the next save removes it first.
     """
     worker = worker or default_worker()
     worker.barrier("bandoneon.torch.save(), which all workers must call")
-    _check_nobody_lost(worker, "saved")
+    worker = _Present(worker)
     token = broadcast_bytes(worker, "checkpoint", secrets.token_hex(8).encode(), 0).decode()
+    worker.check_all_are_here()
     what = f"save {directory}"
     with _all_or_none(worker, what):
         if layout not in _LAYOUTS:
@@ -102,10 +105,11 @@ def save(
                 else:
                     parts[part] = _bytes_of(content)
         # Whoever is here has written; the part of a worker that was lost meanwhile may be missing.
-        _check_nobody_lost(worker, "saved")
+        worker.check_all_are_here()
         if layout == "rank0":
             with _all_or_none(worker, what):
                 _send_to_first(worker, files, parts)
+            worker.check_all_are_here()
     except BaseException:
         if writes:
             files.remove_own()
@@ -116,6 +120,7 @@ def save(
         if worker.rank == 0:
             names = {"items": sorted(state), "size": worker.size, "id": token, "format": _FORMAT}
             files.mark({**names, "number": number})
+    worker.check_all_are_here()  # The first has marked it, or was lost before.
     if worker.rank == 0 or layout == "hosts":
         files.remove_all_but({token})
 
@@ -146,7 +151,7 @@ def load(
     worker = worker or default_worker()
     worker.barrier("bandoneon.torch.load(), which all workers must call")
     what = f"load {directory}"
-    _check_nobody_lost(worker, "loaded")
+    _check_nobody_lost(worker)
     with _all_or_none(worker, what):
         storage = open_storage(directory)
         files = _Files(storage, None)
@@ -176,6 +181,14 @@ def load(
             comm = [one["comm"][name] for one in (own, *others)]
             item.load_comm_state_dict(comm)
     return own["values"]
+
+
+def has_checkpoint(directory: str | os.PathLike[str], *, worker: Worker | None = None) -> bool:
+    """Whether any worker sees a checkpoint there, whole or not. Collective."""
+    worker = worker or default_worker()
+    with _all_or_none(worker, f"look into {directory}"):
+        seen = bool(_Files(open_storage(directory), None).manifests())
+    return any(_gather(worker, seen))
 
 
 def has_local_models(items):
@@ -210,7 +223,7 @@ def _split(state, worker):
         elif not hasattr(item, "comm_state_dict"):
             own["values"][name] = item
         if hasattr(item, "comm_state_dict"):
-            own["comm"][name] = item.comm_state_dict()
+            own["comm"][name] = {**item.comm_state_dict(), "rank": worker.rank, "size": worker.size}
     return shared, own
 
 
@@ -406,13 +419,50 @@ def _bytes_of(content):
 # ---- Between workers ----
 
 
-def _check_nobody_lost(worker, done):
-    """FailedPrecondition, the same in all workers: pieces of a checkpoint go by the ranks of all that have joined."""
+class LostAmidSave(FailedPrecondition):
+    """A worker was lost while a checkpoint was saved. All that are left have this error, and may save again."""
+
+
+class _Present:
+    """A worker of a job that may have lost others, as one of those that are present: `rank` is its place among them and
+    `size` their number, by which a checkpoint goes. Collective to make."""
+
+    def __init__(self, worker):
+        self._worker = worker
+        self._ranks = worker.present()
+        self.rank = self._ranks.index(worker.rank)
+        self.size = len(self._ranks)
+
+    def broadcast(self, name, data, num_bytes, root, timeout=None):
+        """Of a root that is lost some workers may have the bytes, and others not, which keep theirs: all are to look
+        whether everybody is here, before they go by what came."""
+        try:
+            self._worker.broadcast(name, data, num_bytes, self._ranks[root], timeout)
+        except FailedPrecondition:
+            if self._ranks[root] == self._worker.rank:
+                raise
+
+    def check_all_are_here(self):
+        """LostAmidSave, in all workers, where one was lost since this was made. Collective."""
+        lost = sorted(set(self._ranks) - set(self._worker.present()))
+        if lost:
+            raise LostAmidSave(
+                f"the job goes on without worker {', '.join(map(str, lost))}, which was lost amid a checkpoint that it had "
+                "part in; the checkpoint of before stays: save again"
+            )
+
+    def __getattr__(self, name):
+        return getattr(self._worker, name)
+
+
+def _check_nobody_lost(worker):
+    """FailedPrecondition, the same in all workers: links take up states before anybody steps."""
     lost = sorted(set(range(worker.size)) - set(worker.present()))
     if lost:
         raise FailedPrecondition(
-            f"this job goes on without worker {', '.join(map(str, lost))}, and a checkpoint is {done} by all "
-            f"{worker.size} workers: end the job, and start one from the last checkpoint, which may have fewer workers"
+            f"this job goes on without worker {', '.join(map(str, lost))}, and a checkpoint is loaded by all "
+            f"{worker.size} workers before they step: end the job, and start one from the checkpoint, which may have fewer "
+            "workers. A worker that joins a job that runs has the others' state from bandoneon.torch.TrainingState"
         )
 
 
@@ -485,10 +535,12 @@ def _pieces(worker, file, root, failures=None):
 def _gather(worker, mine):
     """What each worker gave, by rank: a little of what JSON takes."""
     text = json.dumps(mine).encode()
-    return [
-        json.loads(broadcast_bytes(worker, "checkpoint/view", text if root == worker.rank else b"", root))
-        for root in range(worker.size)
+    texts = [
+        broadcast_bytes(worker, "checkpoint/view", text if root == worker.rank else b"", root) for root in range(worker.size)
     ]
+    if isinstance(worker, _Present):
+        worker.check_all_are_here()
+    return [json.loads(text) for text in texts]
 
 
 def _check_one_layout(views):
@@ -534,7 +586,7 @@ def _all_or_none(worker, what):
     failed = host_zeros(worker.size)
     failed[worker.rank] = error is not None
     try:
-        push_pull(failed, "checkpoint/failed", push="none", pull="none", worker=worker).wait()
+        push_pull(failed, f"checkpoint/failed/{worker.size}", push="none", pull="none", worker=worker).wait()
         if failed.any():
             root = int(failed.nonzero()[0])
             reason = broadcast_bytes(worker, "checkpoint/reason", _reason_of(error), root)
