@@ -62,13 +62,6 @@ std::optional<uint32_t> DeclarationBatch::WantedFrom(const RosterMember& member)
   return static_cast<uint32_t>(said_.at(member).tensors.size());
 }
 
-std::pair<std::string, uint32_t> DeclarationBatch::Head() const {
-  auto said = said_.find(first_);
-  if (said == said_.end()) said = said_.begin();
-  if (said == said_.end()) return {};
-  return {said->second.digest, said->second.count};
-}
-
 void DeclarationBatch::OnList(const RosterMember& member, Said* said) {
   failure_ = check_(member, said->tensors);
   if (!failure_.ok()) return;

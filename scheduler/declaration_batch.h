@@ -47,6 +47,7 @@ class DeclarationBatch {
   void Fail(absl::Status failure) { failure_ = std::move(failure); }
 
   // Returns the position from which on the member's list is wanted; nothing where it is not wanted.
+  // REQUIRES: the member has said something.
   std::optional<uint32_t> WantedFrom(const RosterMember& member) const;
   // Returns the member whose list is wanted because its digest differs.
   const std::optional<RosterMember>& asked() const { return asked_; }
@@ -55,9 +56,6 @@ class DeclarationBatch {
   bool full() const { return arrived_.full(); }
   std::string Missing() const { return arrived_.Missing(); }
 
-  // Returns the digest and the number of tensors that the lowest rank has declared, or another one
-  // where that has said nothing. Empty and 0 where nobody has.
-  std::pair<std::string, uint32_t> Head() const;
   // Returns the list of the lowest rank, whose order is the catalogue's. REQUIRES: full(). To be
   // called once.
   std::vector<TensorDeclaration> TakeTensors() { return std::move(said_.at(first_).tensors); }

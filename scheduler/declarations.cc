@@ -69,12 +69,7 @@ absl::Status Declarations::Check(const RosterMember& member,
   std::vector<const TensorDeclaration*> replaced;
   std::unordered_set<std::string_view> names;
   for (const TensorDeclaration& tensor : tensors) {
-    BDN_RETURN_IF_ERROR(CheckDeclaration(tensor));
-    BDN_RETURN_IF_ERROR(CheckText(limits_, "tensor", tensor.name));
-    for (const SharedText* text : {&tensor.push_spec, &tensor.pull_spec, &tensor.rule}) {
-      BDN_RETURN_IF_ERROR(Annotate(CheckText(limits_, "codec spec or rule", *text),
-                                   absl::StrFormat("tensor '%s'", tensor.name)));
-    }
+    BDN_RETURN_IF_ERROR(CheckOne(tensor));
     if (!names.insert(tensor.name).second) {
       return InvalidArgument("tensor '%s': %s declares it twice", tensor.name, NameOf(member));
     }
@@ -95,6 +90,25 @@ absl::Status Declarations::Check(const RosterMember& member,
     }
   }
   return CheckRoom(fresh, replaced);
+}
+
+absl::Status Declarations::CheckOne(const TensorDeclaration& tensor) const {
+  BDN_RETURN_IF_ERROR(CheckDeclaration(tensor));
+  BDN_RETURN_IF_ERROR(CheckText(limits_, "tensor", tensor.name));
+  for (const SharedText* text : {&tensor.push_spec, &tensor.pull_spec, &tensor.rule}) {
+    BDN_RETURN_IF_ERROR(Annotate(CheckText(limits_, "codec spec or rule", *text),
+                                 absl::StrFormat("tensor '%s'", tensor.name)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Declarations::CheckCount(const RosterMember& member,
+                                      const DeclarationPart& part) const {
+  if (part.count <= limits_.max_tensors) return absl::OkStatus();
+  return ResourceExhausted(
+      "%s declares %d tensors, more than max-tensors of its scheduler, "
+      "which is %d",
+      NameOf(member), part.count, limits_.max_tensors);
 }
 
 absl::Status Declarations::CheckRoom(const std::vector<const TensorDeclaration*>& fresh,
@@ -153,12 +167,7 @@ std::optional<absl::StatusOr<DeclarationAnswer>> Declarations::LastAnswerOf(
 }
 
 absl::StatusOr<uint64_t> Declarations::Declare(const RosterMember& member, DeclarationPart part) {
-  if (part.count > limits_.max_tensors) {
-    return ResourceExhausted(
-        "%s declares %d tensors, more than max-tensors of its scheduler, "
-        "which is %d",
-        NameOf(member), part.count, limits_.max_tensors);
-  }
+  BDN_RETURN_IF_ERROR(CheckCount(member, part));
   Latest& latest = latest_[member.node];
   const uint64_t number = latest.next_batch;
   // An open batch is not refused: the worker may be in it already.
@@ -167,8 +176,13 @@ absl::StatusOr<uint64_t> Declarations::Declare(const RosterMember& member, Decla
   }
   Batch& batch = *BatchOf(member, number);
   DeclarationBatch& declared = batch.declared;
+  // A late worker repeats its whole list, of which `part` may be the rest.
+  const auto late = late_.find(member.node);
+  const bool is_late = late != late_.end();
   // The call is remembered only once it has changed something, so that an error leaves no trace.
-  const auto remember = [&latest, number = part.number, digest = part.digest, count = part.count] {
+  const auto remember = [&latest, number = part.number,
+                         digest = is_late ? late->second.digest : part.digest,
+                         count = is_late ? late->second.count : part.count] {
     latest.number = number;
     latest.digest = digest;
     latest.count = count;
@@ -182,119 +196,25 @@ absl::StatusOr<uint64_t> Declarations::Declare(const RosterMember& member, Decla
   const std::optional<RosterMember> asked = declared.asked();
   BDN_RETURN_IF_ERROR(declared.Add(member, std::move(part)));
   remember();
+  GiveLateLists(number, &declared);
   // The member that is asked now may be leaving, and would never send its list.
   if (declared.asked() != asked && declared.asked().has_value() &&
       leaving_.count(*declared.asked()) > 0) {
     FailWithout(number, &batch, *declared.asked());
   }
   if (declared.failure().ok()) {
-    PlanIfFull(number, &batch);
+    PlanIfFull(&batch);
   } else {
     declared.Fail(WithAdvice(declared.failure()));
-    NotePast(number, batch);
   }
-  const bool ended = !declared.failure().ok() || batch.version.has_value();
-  if (ended || declared.asked() != asked) changed_.insert(number);
+  if (HasEnded(batch) || declared.asked() != asked) changed_.insert(number);
   return number;
 }
 
-void Declarations::PlanIfFull(uint64_t number, Batch* batch) {
+void Declarations::PlanIfFull(Batch* batch) {
   DeclarationBatch& declared = batch->declared;
   if (!declared.failure().ok() || !declared.full() || batch->version.has_value()) return;
   if (absl::Status status = Plan(batch); !status.ok()) declared.Fail(std::move(status));
-  NotePast(number, *batch);
-}
-
-// ---- workers that join later
-
-void Declarations::NotePast(uint64_t number, const Batch& batch) {
-  if (!may_join_later_ || past_.contains(number)) return;
-  const absl::Status& failure = batch.declared.failure();
-  if (failure.ok() && !batch.version.has_value()) return;
-  auto [digest, count] = batch.declared.Head();
-  absl::StatusOr<DeclarationAnswer> answer = DeclarationAnswer{};
-  if (!failure.ok()) {
-    answer = failure;
-  } else {
-    answer->version = *batch.version;
-  }
-  past_.emplace(number, Past{std::move(digest), count, std::move(answer)});
-}
-
-std::optional<absl::StatusOr<DeclarationAnswer>> Declarations::DeclareLate(
-    const RosterMember& member, const DeclarationPart& part, bool is_candidate) {
-  const auto known = latest_.find(member.node);
-  const uint64_t number = known == latest_.end() ? 0 : known->second.next_batch;
-  const auto past = past_.find(number);
-  if (leaving_.contains(member)) return std::nullopt;
-  if (past == past_.end()) {
-    if (!is_candidate) return std::nullopt;
-    return InvalidArgument(
-        "this worker joins a job that runs, as %s, and makes a %d. declaration%s, where the job "
-        "has made %d so far: it declares what the others have declared, and comes to the boundary "
-        "then",
-        NameOf(member), number + 1,
-        part.tensors.empty() ? "" : absl::StrFormat(" (tensor '%s')", part.tensors.front().name),
-        past_.size());
-  }
-  // A worker that was here when the batch ended is in it.
-  const auto batch = batches_.find(number);
-  const bool is_in_it = batch != batches_.end() && batch->second.answered.Expects(member);
-  if (!is_candidate && is_in_it) return std::nullopt;
-  if (part.digest != past->second.digest || part.count != past->second.count) {
-    // The list is wanted only for the error.
-    if (part.tensors.empty() && part.count > 0) return DeclarationAnswer{.wanted_from = 0};
-    return DiffersFromPast(member, part, number, past->second);
-  }
-  Latest& latest = latest_[member.node];
-  latest.next_batch = number + 1;
-  latest.number = part.number;
-  latest.digest = part.digest;
-  latest.count = part.count;
-  latest.answer = past->second.answer;
-  return past->second.answer;
-}
-
-absl::Status Declarations::DiffersFromPast(const RosterMember& member, const DeclarationPart& part,
-                                           uint64_t number, const Past& past) const {
-  const std::string who = absl::StrFormat(
-      "this worker joins a job that runs, as %s, and its %d. declaration must be the one that the "
-      "job has made",
-      NameOf(member), number + 1);
-  for (const TensorDeclaration& tensor : part.tensors) {
-    const auto known = numbers_.find(tensor.name);
-    if (known == numbers_.end()) {
-      return InvalidArgument("tensor '%s': the job has not declared it; %s", tensor.name, who);
-    }
-    const TensorDeclaration& before = *tensors_.at(known->second).declaration;
-    if (before == tensor) continue;
-    return InvalidArgument("tensor '%s': the job has declared %s, and it now says %s; %s",
-                           tensor.name, DescribeDifference(before, tensor),
-                           DescribeDifference(tensor, before), who);
-  }
-  return InvalidArgument(
-      "%s: it has %d tensors of %d that are declared there, and that one had %d others", who,
-      part.tensors.size(), part.count, past.count);
-}
-
-void Declarations::RetireAsCandidate(NodeId node, const std::vector<uint32_t>& tensors) {
-  std::vector<uint32_t>& retired = latest_[node].retired;
-  retired.insert(retired.end(), tensors.begin(), tensors.end());
-}
-
-void Declarations::Admit(const RosterMember& member) {
-  roster_.insert(member);
-  for (auto& [number, batch] : batches_) {
-    // One that has ended is in the past, where the newcomer finds it.
-    if (past_.contains(number)) continue;
-    batch.declared.Expect(member);
-    batch.answered.Expect(member);
-  }
-  const std::vector<uint32_t> retired = std::exchange(latest_[member.node].retired, {});
-  for (const uint32_t number : retired) {
-    if (tensors_.contains(number)) MarkDone(number, member);
-  }
-  RemoveRetired(retired);
 }
 
 // ---- Retiring
@@ -317,8 +237,10 @@ absl::Status Declarations::WithAdvice(absl::Status failure) const {
     if (!absl::StartsWith(failure.message(), "tensor '" + name + "':")) continue;
     Roster has, lacks;
     for (const RosterMember& member : roster_) {
+      if (HasNeverHad(member, number)) continue;
       (done.by_rank[static_cast<size_t>(member.rank)] ? has : lacks).insert(member);
     }
+    if (has.empty()) continue;
     return WithAdviceToClose(failure, name, NamesOf(has), NamesOf(lacks));
   }
   return failure;
@@ -368,6 +290,8 @@ void Declarations::RetireWhatIsDeclaredAnew(const std::vector<TensorDeclaration>
     if (known == numbers_.end() || !done_with_.contains(known->second)) continue;
     replaced.push_back(known->second);
     for (const RosterMember& member : roster_) MarkDone(known->second, member);
+    // Nobody may take it up any more.
+    for (auto& [node, late] : late_) late.lacks.erase(known->second);
     // The workers that gave up have yet to read that version, so its delta is never emptied.
     ++tensors_left_[tensors_.at(known->second).version - 1];
   }
@@ -380,6 +304,11 @@ void Declarations::RemoveRetired(const std::vector<uint32_t>& tensors) {
     const auto done = done_with_.find(number);
     if (done == done_with_.end()) continue;  // named more than once, or retired long ago
     if (done->second.count < roster_.size()) continue;
+    // Where all that had it are lost or leave, newcomers that lack it may still take it up.
+    const bool is_closed = std::ranges::any_of(roster_, [&](const RosterMember& member) {
+      return !leaving_.contains(member) && !HasNeverHad(member, number);
+    });
+    if (!is_closed && !late_.empty()) continue;
     done_with_.erase(done);
     const auto tensor = tensors_.find(number);
     gone[tensor->second.version].insert(number);
@@ -387,6 +316,7 @@ void Declarations::RemoveRetired(const std::vector<uint32_t>& tensors) {
     totals_.tensor_bytes -= TensorBytes(*tensor->second.declaration);
     totals_.server_bytes -= ServerBytes(*tensor->second.declaration);
     numbers_.erase(tensor->second.declaration->name);
+    if (may_join_later_) retired_[tensor->second.declaration->name] = tensor->second;
     tensors_.erase(tensor);
   }
   auto news = std::make_shared<CatalogueDelta>();
@@ -489,6 +419,10 @@ void Declarations::MarkAnswered(uint64_t number, const RosterMember& member) {
   latest.next_batch = number + 1;
   // Kept for a repetition of the call, whose answer may be lost on the way.
   latest.answer = AnswerOf(number, member);
+  if (const auto late = late_.find(member.node); late != late_.end()) {
+    late->second.is_in_batch = false;
+    late->second.list = {};
+  }
   if (batch == batches_.end()) return;
   batch->second.answered.Arrive(member);
   if (batch->second.answered.full()) batches_.erase(batch);
@@ -559,12 +493,14 @@ void Declarations::OnLost(const RosterMember& member) {
   roster_.erase(member);
   leaving_.erase(member);
   latest_.erase(member.node);
+  late_.erase(member.node);
   for (auto next = batches_.begin(); next != batches_.end();) {
     const auto found = next++;
     Batch& batch = found->second;
     batch.declared.Remove(member, roster_);
     batch.answered.Remove(member);
-    PlanIfFull(found->first, &batch);
+    GiveLateLists(found->first, &batch.declared);
+    PlanIfFull(&batch);
     // Whoever is asked for a list now hears of it, too.
     changed_.insert(found->first);
     if (batch.answered.full()) {
@@ -587,7 +523,6 @@ void Declarations::FailWithout(uint64_t number, Batch* batch, const RosterMember
   batch->answered.Arrive(member);
   if (!batch->declared.failure().ok()) return;
   batch->declared.Fail(Aborted("declaring tensors: %s is leaving the job instead", NameOf(member)));
-  NotePast(number, *batch);
   changed_.insert(number);
 }
 

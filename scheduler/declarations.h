@@ -59,19 +59,23 @@ class Declarations {
   // Nothing while it has to wait.
   std::optional<absl::StatusOr<DeclarationAnswer>> AnswerOf(uint64_t batch,
                                                             const RosterMember& member) const;
-  // Returns the answer to a member's next declaration where that is one that the job has made
-  // already: of a candidate, and of a worker that was one until it has caught up. InvalidArgument:
-  // it is not the one that the job has made, or a candidate's that the job has not; then nothing
-  // has changed. Nothing where the declaration is one to come.
+  // Takes a part of a declaration of a late worker: a candidate, or one that was taken in. Its
+  // whole list is wanted, and each tensor that the job has declared under the same name is answered
+  // from the record: with the placement that includes the last of them, if that is all. The rest
+  // of a worker that was taken in is its part in the batch of all: `*part` becomes that, for
+  // Declare, and nothing is returned, as of any other worker. InvalidArgument: a tensor differs
+  // from what the job has declared, or a candidate's is unknown; then nothing has changed.
   std::optional<absl::StatusOr<DeclarationAnswer>> DeclareLate(const RosterMember& member,
-                                                               const DeclarationPart& part,
-                                                               bool is_candidate);
-  // Notes that a candidate is done with tensors, and is so when it is taken in.
-  void RetireAsCandidate(NodeId node, const std::vector<uint32_t>& tensors);
-  // Takes a candidate in: declarations, and retired tensors, wait for it from now on.
+                                                               bool is_candidate,
+                                                               DeclarationPart* part);
+  // Takes a candidate in: declarations wait for it from now on, and so do those retired tensors
+  // that it has declared.
   void Admit(const RosterMember& member);
   // Forgets a candidate.
-  void ForgetCandidate(NodeId node) { latest_.erase(node); }
+  void ForgetCandidate(NodeId node) {
+    latest_.erase(node);
+    late_.erase(node);
+  }
   // Notes that the member was told how the batch ended: its next declaration belongs to the next
   // batch.
   void MarkAnswered(uint64_t batch, const RosterMember& member);
@@ -130,14 +134,6 @@ class Declarations {
     std::string digest;
     uint32_t count = 0;
     std::optional<absl::StatusOr<DeclarationAnswer>> answer;
-    std::vector<uint32_t> retired;  // of a candidate
-  };
-
-  // A batch that has ended, for workers that join later.
-  struct Past {
-    std::string digest;
-    uint32_t count = 0;
-    absl::StatusOr<DeclarationAnswer> answer;
   };
 
   // A tensor that is not retired.
@@ -146,7 +142,20 @@ class Declarations {
     uint32_t version = 0;                            // the version of the catalogue that added it
   };
 
-  // The workers that are done with a tensor; those that are leaving are done with all.
+  // A worker that has joined the job that runs, and its declaration that is under way.
+  struct Late {
+    RosterMember member;       // once it was taken in
+    std::set<uint32_t> has;    // of a candidate: the tensors that it has declared
+    std::set<uint32_t> lacks;  // once taken in: those of before that it has not declared
+    std::string digest;        // of its list, by its own account, as `count`
+    uint32_t count = 0;
+    // The list so far; in a batch the rest, without what the record has answered.
+    std::vector<TensorDeclaration> list;
+    bool is_in_batch = false;
+  };
+
+  // The workers that are done with a tensor; those that are leaving, and late ones that have never
+  // had it, are done with all.
   struct Done {
     void Add(const RosterMember& member);
     void Remove(const RosterMember& member);
@@ -154,11 +163,41 @@ class Declarations {
     size_t count = 0;
   };
 
-  // Keeps how a batch has ended, if it has and workers may join later.
-  void NotePast(uint64_t number, const Batch& batch);
-  // Returns the error for a list that is not the one of this batch. `part` may have tensors.
-  absl::Status DiffersFromPast(const RosterMember& member, const DeclarationPart& part,
-                               uint64_t number, const Past& past) const;
+  // Returns whether the batch has failed or was planned.
+  static bool HasEnded(const Batch& batch) {
+    return !batch.declared.failure().ok() || batch.version.has_value();
+  }
+  absl::Status CheckCount(const RosterMember& member, const DeclarationPart& part) const;
+  // Checks one declaration by itself.
+  absl::Status CheckOne(const TensorDeclaration& tensor) const;
+
+  // ---- workers that join later: late_declarations.cc
+
+  // Makes of a part of a late worker, whose declaration is in a batch, the same one again.
+  // FailedPrecondition: it is another one.
+  absl::Status RepeatLate(const RosterMember& member, DeclarationPart* part, Late* late) const;
+  // Adds a part to the list of a late worker. InvalidArgument as DeclarationBatch::Add, or for a
+  // tensor that is wrong by itself.
+  absl::Status AddLate(const RosterMember& member, DeclarationPart* part, Late* late) const;
+  // Returns the tensor of this name that the record has for a late worker; null: none.
+  const Tensor* FindForLate(const RosterMember& member, bool is_candidate,
+                            const std::string& name) const;
+  // Returns whether the member was taken in after the tensor was declared, and has not declared it
+  // since.
+  bool HasNeverHad(const RosterMember& member, uint32_t number) const;
+  // Returns whether a late worker that was taken in declares this tensor when it declares its name,
+  // and not the one that all are going to declare anew.
+  bool IsKnownTo(const RosterMember& member, uint32_t number) const;
+  // Divides a late worker's whole list: returns the answer of the record, and puts the tensors that
+  // are not there into `rest`.
+  absl::StatusOr<DeclarationAnswer> AnswerByName(const RosterMember& member, bool is_candidate,
+                                                 const std::vector<TensorDeclaration>& list,
+                                                 std::vector<TensorDeclaration>* rest);
+  // Gives a batch the lists of late workers that it wants.
+  void GiveLateLists(uint64_t number, DeclarationBatch* batch);
+  // Returns the batch of the next declaration of a worker that is taken in now.
+  uint64_t NextBatchOfAll() const;
+
   // Returns the batch, made where it is new.
   Batch* BatchOf(const RosterMember& member, uint64_t number);
   // Fails a batch that waits for a member that is leaving.
@@ -175,7 +214,7 @@ class Declarations {
   // Cuts and places the new tensors of a full batch, and publishes them.
   absl::Status Plan(Batch* batch);
   // Plans a batch if everybody has declared in it.
-  void PlanIfFull(uint64_t number, Batch* batch);
+  void PlanIfFull(Batch* batch);
   // Notes that a member is done with a tensor. REQUIRES: the tensor is not retired.
   void MarkDone(uint32_t number, const RosterMember& member);
   void RetireWhatIsDeclaredAnew(const std::vector<TensorDeclaration>& tensors);
@@ -215,7 +254,10 @@ class Declarations {
   std::set<uint64_t> changed_;
   std::map<NodeId, Latest> latest_;  // by worker
   const bool may_join_later_;        // vacant ranks may be taken
-  std::map<uint64_t, Past> past_;    // only where workers may join later
+  std::map<NodeId, Late> late_;
+  // The last retired tensor of each name, only where workers may join later; the views point into
+  // deltas_.
+  absl::flat_hash_map<std::string_view, Tensor> retired_;
 };
 
 }  // namespace bdn

@@ -470,7 +470,7 @@ CallId Job::Declare(NodeId node, DeclarationPart part, absl::Time deadline, absl
     if (calls_.Find(call_id)->subject.kind != WaitSubject::Kind::kDeclare) continue;
     Complete(call_id, Cancelled("the same declaration came again"));
   }
-  if (const CallId late = DeclareLate(node, part); late != 0) return late;
+  if (const CallId late = DeclareLate(node, &part); late != 0) return late;
   const PlacementVersion before = declarations_.version();
   const auto batch = declarations_.Declare(member, std::move(part));
   if (!batch.ok()) return AnswerNow(batch.status());
@@ -508,12 +508,12 @@ absl::Status Job::Retire(NodeId node, const std::vector<uint32_t>& tensors, absl
   if (failure_.ok() && member != nullptr && member->left) return absl::OkStatus();
   BDN_RETURN_IF_ERROR(CheckWorker(node, "retire tensors"));
   now_ = now;
+  // Nobody waits for a candidate. Its worker says once it is taken in with what it is done.
+  if (IsCandidate(node)) return absl::OkStatus();
   // A repetition changes nothing, and an error does not either.
   if (declarations_.RetiresAny(MemberOf(node), tensors)) {
     BDN_RETURN_IF_ERROR(Record(TensorsRetired{node, tensors}));
-    if (IsCandidate(node)) declarations_.RetireAsCandidate(node, tensors);
   }
-  if (IsCandidate(node)) return absl::OkStatus();
   const PlacementVersion before = declarations_.version();
   BDN_RETURN_IF_ERROR(declarations_.Retire(MemberOf(node), tensors));
   if (declarations_.version() != before) ChangeForServers();

@@ -210,9 +210,9 @@ class Job {
   absl::Status LoseCandidate(NodeId node, const std::string& how);
   void OnCandidateGone(NodeId node, const std::string& how);
   CallId ArriveAsCandidate(NodeId node, const Arrival& arrival, absl::Time deadline);
-  // Returns the answer to a declaration that the job has made before this worker came, if it is
-  // one; 0: it is not.
-  CallId DeclareLate(NodeId node, const DeclarationPart& part);
+  // Answers a late worker's part of a declaration, if the batch of all has nothing to do with it;
+  // 0: the part, which may be another one now, is for the batch.
+  CallId DeclareLate(NodeId node, DeclarationPart* part);
   // Ends a barrier at which all workers are: takes in the candidates that are there, if it is a
   // boundary.
   void OnBarrierFull(const std::string& name);

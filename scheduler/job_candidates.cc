@@ -111,9 +111,8 @@ void Job::OnCandidateGone(NodeId node, const std::string& how) {
 
 // ---- its calls
 
-CallId Job::DeclareLate(NodeId node, const DeclarationPart& part) {
-  const bool is_candidate = IsCandidate(node);
-  const auto answer = declarations_.DeclareLate(MemberOf(node), part, is_candidate);
+CallId Job::DeclareLate(NodeId node, DeclarationPart* part) {
+  const auto answer = declarations_.DeclareLate(MemberOf(node), IsCandidate(node), part);
   if (!answer.has_value()) return 0;
   const CallId call_id = AnswerNow(answer->status());
   if (answer->ok()) completions_.back().declared = **answer;
@@ -204,12 +203,10 @@ void Job::OnBoundaryEnded(const BoundaryEnded& event, absl::Time now) {
     met.epoch = table_.membership()->epoch;
     met.vacant = table_.membership()->vacant;
     declarations_.OnMembership(table_.membership());
-    const PlacementVersion before = declarations_.version();
     for (const NodeId node : nodes) {
       declarations_.Admit(MemberOf(node));
       candidates_.Enter({node, event.boundary, met, event.taken_in.at(node)});
     }
-    if (declarations_.version() != before) ChangeForServers();
     MakeWorkersView();
     ChangeForAll();
     GoesOn(absl::StrFormat("with %d of %d workers: with %s", roster_.size(),

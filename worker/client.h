@@ -114,7 +114,8 @@ class Client {
   // Returns whether this worker has joined a job that runs, and was not taken in yet. Until then
   // its barriers and broadcasts return at once, the data of a broadcast stays as it is, calls that
   // set the state of tensors do nothing, and pushes and calls that read from servers are refused:
-  // FailedPrecondition. What it declares must be what the others had declared, in their order.
+  // FailedPrecondition. It may declare what the others have declared, in any order, and nothing
+  // else; what it retires counts once it is taken in.
   virtual bool is_candidate() const { return false; }
   // Returns how many candidates wait at the boundary, as far as this one has heard. For a look
   // between steps: workers see it change at different moments, and so must agree on a boundary.

@@ -43,7 +43,8 @@ absl::Status TensorTable::Canonicalize(TensorDeclaration* tensor) {
 
 absl::StatusOr<bool> TensorTable::IsNew(const TensorDeclaration& tensor) const {
   const uint32_t* known = FindId(tensor.name);
-  if (known == nullptr) return true;
+  // What others have declared is not this worker's: the scheduler knows what has become of it.
+  if (known == nullptr || !tensors_.at(*known)->is_declared) return true;
   const TensorDeclaration& before = tensors_.at(*known)->declaration;
   if (before == tensor) return false;
   const auto facts = [](const TensorDeclaration& t) {
@@ -138,18 +139,24 @@ void TensorTable::RemoveReplaced(const std::string& name) {
 absl::StatusOr<std::vector<uint32_t>> TensorTable::CheckRetire(
     std::span<const uint32_t> ids) const {
   absl::flat_hash_set<uint32_t> known;
+  std::vector<uint32_t> found;
   for (const uint32_t id : ids) {
     const Tensor* const tensor = Find(id);
-    if (tensor != nullptr && !tensor->retired) known.insert(id);
+    if (tensor != nullptr && !tensor->retired && known.insert(id).second) found.push_back(id);
   }
-  for (const uint32_t id : known) {
-    const Tensor& tensor = *Find(id);
+  for (size_t i = 0; i < found.size(); ++i) {
+    const Tensor& tensor = *Find(found[i]);
     for (const TensorPart& part : tensor.parts) {
       // A key is removed as a whole: retiring one of its tensors alone would leave the others
       // without it.
       for (const KeySegment& segment : part.exchange->key().entry.segments) {
         const Tensor& other = *Find(segment.tensor);
         if (other.retired || known.contains(segment.tensor)) continue;
+        if (!other.is_declared) {
+          known.insert(segment.tensor);
+          found.push_back(segment.tensor);
+          continue;
+        }
         return InvalidArgument(
             "tensor '%s' is fused with tensor '%s', which is not to be retired with it: retire all "
             "tensors of one declaration together",
@@ -157,7 +164,7 @@ absl::StatusOr<std::vector<uint32_t>> TensorTable::CheckRetire(
       }
     }
   }
-  return std::vector<uint32_t>(known.begin(), known.end());
+  return found;
 }
 
 std::vector<KeyExchange*> TensorTable::Retire(std::span<const uint32_t> ids) {
@@ -208,7 +215,7 @@ const Tensor* TensorTable::Find(uint32_t id) const {
 
 absl::StatusOr<Tensor*> TensorTable::FindDense(uint32_t id) {
   const auto found = tensors_.find(id);
-  if (found != tensors_.end() && !found->second->retired &&
+  if (found != tensors_.end() && !found->second->retired && found->second->is_declared &&
       found->second->declaration.kind == KeyKind::kDense) {
     return found->second.get();
   }

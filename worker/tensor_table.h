@@ -33,6 +33,9 @@ struct Tensor {
   std::vector<TensorPart> parts;
   Step pushed = 0;       // the last step that was started
   bool retired = false;  // it stays here until its exchanges in flight have ended
+  // False in a worker that has joined a job that runs: the catalogue has it, and this worker's
+  // program has not declared it, or is done with it.
+  bool is_declared = true;
 };
 
 // The state of this worker's part in the job. Guarded by the table's lock.
@@ -69,8 +72,8 @@ class TensorTable {
   // Puts the declaration's specs into canonical form, so that workers that mean the same declare
   // the same. InvalidArgument says already here what a server would refuse.
   static absl::Status Canonicalize(TensorDeclaration* tensor);
-  // Returns whether a canonical declaration is new. InvalidArgument: its name was declared with
-  // other facts.
+  // Returns whether a canonical declaration is new to this worker. InvalidArgument: it has declared
+  // the name with other facts.
   absl::StatusOr<bool> IsNew(const TensorDeclaration& tensor) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Adds the tensors and keys of one version of the catalogue; costs time in proportion to these
@@ -78,8 +81,9 @@ class TensorTable {
   // part of it may have been added, and the worker must not go on.
   absl::Status Add(const CatalogueDelta& delta) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  // Returns those of the ids that name tensors of this table. InvalidArgument: one shares a key
-  // with a tensor that is neither retired nor among them.
+  // Returns those of the ids that name tensors of this table, and the tensors that share keys with
+  // them and were not declared here. InvalidArgument: one shares a key with a tensor that was, and
+  // is neither retired nor among them.
   absl::StatusOr<std::vector<uint32_t>> CheckRetire(std::span<const uint32_t> ids) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Retires tensors: they are found by name no more, and their names are free. Returns their keys;

@@ -393,7 +393,23 @@ absl::Status Worker::Enter(const Met& met, absl::Time deadline) {
   }
   is_candidate_.store(false, std::memory_order_release);
   LogInfo("worker %d was taken into the job, in epoch %d", joined_.rank, met.epoch);
+  RetireAsTakenIn();
   return absl::OkStatus();
+}
+
+void Worker::RetireAsTakenIn() {
+  std::vector<uint32_t> retired;
+  {
+    MutexLock lock(tensors_.mutex());
+    for (const uint32_t id : std::exchange(retired_before_, {})) {
+      const Tensor* const tensor = tensors_.Find(id);
+      // The program may have declared it again.
+      if (tensor != nullptr && !tensor->is_declared) retired.push_back(id);
+    }
+  }
+  // In the table the tensors stay, as others of the job that this worker has not declared: it may
+  // share their keys.
+  if (!retired.empty()) control_->Retire(retired);
 }
 
 absl::Status Worker::BeginWhereServersStand(std::span<const Key> keys, absl::Time deadline) {
@@ -502,6 +518,7 @@ absl::StatusOr<std::vector<uint32_t>> Worker::Declare(std::vector<TensorDeclarat
 absl::StatusOr<std::vector<uint32_t>> Worker::TakeDeclared(
     std::span<const TensorDeclaration> tensors, const DeclareResult& declared,
     std::vector<Key>* earlier) {
+  const bool is_late = is_candidate() || entered_in_ != 0;
   MutexLock lock(tensors_.mutex());
   for (const SharedDelta& delta : declared) {
     const absl::Status added = tensors_.Add(*delta);
@@ -510,6 +527,9 @@ absl::StatusOr<std::vector<uint32_t>> Worker::TakeDeclared(
     if (!added.ok()) tensors_.participation().failed = tensors_.participation().over = added;
     BDN_RETURN_IF_ERROR(added);
     LetSurvive(*delta);
+    for (size_t i = 0; is_late && i < delta->tensors.size(); ++i) {
+      tensors_.at(delta->first_tensor + static_cast<uint32_t>(i)).is_declared = false;
+    }
     // Others may have exchanged them before this worker was taken in.
     if (delta->version.epoch >= entered_in_ || is_candidate()) continue;
     for (const KeyEntry& entry : delta->keys) earlier->push_back(entry.key);
@@ -518,6 +538,7 @@ absl::StatusOr<std::vector<uint32_t>> Worker::TakeDeclared(
   for (const TensorDeclaration& tensor : tensors) {
     const uint32_t* id = tensors_.FindId(tensor.name);
     if (id == nullptr) return Internal("the scheduler's catalogue lacks tensor '%s'", tensor.name);
+    tensors_.at(*id).is_declared = true;
     ids.push_back(*id);
   }
   return ids;
@@ -579,6 +600,12 @@ absl::Status Worker::Retire(std::span<const uint32_t> tensors) {
   {
     MutexLock lock(tensors_.mutex());
     BDN_ASSIGN_OR_RETURN(known, tensors_.CheckRetire(tensors));
+    // The scheduler would not wait for a candidate, and its program may declare the same again.
+    if (tensors_.participation().is_candidate) {
+      for (const uint32_t id : known) tensors_.at(id).is_declared = false;
+      retired_before_.insert(retired_before_.end(), known.begin(), known.end());
+      return absl::OkStatus();
+    }
   }
   // The scheduler is told first, so that no later declaration of these names overtakes this. Until
   // the next line the tensors are as they were.
@@ -610,6 +637,9 @@ absl::Status Worker::Broadcast(const std::string& name, MutableByteSpan data, Ra
                            num_processes_);
   }
   if (data.empty()) return absl::OkStatus();
+  // The value that a newcomer is to have is of a later step than the others' first one. Nor is
+  // anything declared: the sizes of the others' values may have been others.
+  if (is_candidate()) return CheckTakesPart();
   const absl::Time deadline = clock_->Now() + timeout;
   // Each name and size has a key of its own, which is used again for each broadcast.
   const TensorDeclaration declaration{.name = absl::StrFormat("broadcast/%s/%d", name, data.size()),
@@ -617,8 +647,6 @@ absl::Status Worker::Broadcast(const std::string& name, MutableByteSpan data, Ra
                                       .elements = data.size(),
                                       .kind = KeyKind::kBroadcast};
   BDN_ASSIGN_OR_RETURN(const std::vector<uint32_t> ids, Declare({declaration}, timeout));
-  // The value that a newcomer is to have is of a later step than the others' first one.
-  if (is_candidate()) return absl::OkStatus();
   return server_requests_->Broadcast(name, ids[0], data, WorkerOf(root), deadline);
 }
 

@@ -29,6 +29,12 @@ namespace bdn {
 // tensors, leaves or ends the job, and owns the objects that make up its exchanges and its requests
 // to servers. Thread-safe.
 //
+// A worker that joins a job that runs declares by name: the scheduler answers what the job has
+// declared under the same names from its record. The parts of the catalogue that it reads hold the
+// tensors of others, too; those are declared here only once its program declares them. The
+// scheduler hears what its program retires before it is taken in once it is, unless the program has
+// declared that again.
+//
 // Locks are taken in this order: declaring_, then the tensor table's, then one of those inside
 // TicketTable, RequestRunner and StageQueue. No callback and no call of the control plane or the
 // transport is made under any of them but declaring_.
@@ -133,6 +139,8 @@ class Worker final : public Client {
   Rank WorkerOf(Rank process) const;
 
   absl::Status CheckTakesPart() const;
+  // Tells the scheduler with which tensors the program was done while this worker was a candidate.
+  void RetireAsTakenIn();
   // Takes new parts of the catalogue up, and returns the tensors' ids. Adds the keys that others
   // may have exchanged before this worker was taken in to `earlier`.
   absl::StatusOr<std::vector<uint32_t>> TakeDeclared(std::span<const TensorDeclaration> tensors,
@@ -169,6 +177,8 @@ class Worker final : public Client {
   std::shared_ptr<const Membership> membership_ ABSL_GUARDED_BY(membership_mu_);
   bool is_connected_ ABSL_GUARDED_BY(membership_mu_) = true;  // not before a candidate is taken in
   std::atomic<Epoch> entered_in_ = 0;  // relaxed; 0: it was there when the job began
+  // The tensors that were retired while this worker was a candidate.
+  std::vector<uint32_t> retired_before_ ABSL_GUARDED_BY(tensors_.mutex());
 
   Mutex declaring_;  // lets one declaration go on at a time, in the callers' order
   bool said_uncompressed_ ABSL_GUARDED_BY(declaring_) = false;

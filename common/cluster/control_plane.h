@@ -199,9 +199,9 @@ class ControlPlane {
   // tensor; ResourceExhausted names the limit of the scheduler that would be passed; Aborted names
   // a worker that is leaving instead.
   //
-  // The n-th declaration of a candidate must be the n-th that the job has made, and is answered at
-  // once; else InvalidArgument names the tensor, as far as it can be known. Once the candidate is
-  // taken in that goes on until it has declared all that the job had.
+  // A candidate, and the worker that it becomes, is answered by name what the job has declared so
+  // already; InvalidArgument names a tensor that differs. What else it declares is its part in the
+  // next call of all once it was taken in; before that InvalidArgument names the tensor.
   virtual absl::StatusOr<DeclareResult> Declare(const std::vector<TensorDeclaration>& tensors,
                                                 absl::Duration timeout) = 0;
 

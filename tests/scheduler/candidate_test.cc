@@ -82,24 +82,43 @@ class CandidateTest : public ::testing::Test {
     job_->Lost(2, "was killed");
     return NodeOf(Join(-1));
   }
-  CallId Declare(NodeId node, std::vector<TensorDeclaration> tensors, bool with_list = true,
-                 uint64_t number = 0) {
+  // Declares these with one call, which has the whole list if that is not left out.
+  CallId Declare(NodeId node, const std::vector<TensorDeclaration>& tensors, uint64_t number = 0,
+                 bool with_list = true) {
+    return DeclarePart(node, tensors, 0, with_list ? tensors.size() : 0, number);
+  }
+  // Sends so many tensors of the list, from the first one on.
+  CallId DeclarePart(NodeId node, const std::vector<TensorDeclaration>& tensors, size_t first,
+                     size_t count, uint64_t number) {
     DeclarationPart part{.number = number,
                          .digest = DigestOf(tensors),
-                         .count = static_cast<uint32_t>(tensors.size())};
-    if (with_list) part.tensors = std::move(tensors);
+                         .count = static_cast<uint32_t>(tensors.size()),
+                         .first = static_cast<uint32_t>(first)};
+    const auto from = tensors.begin() + static_cast<ptrdiff_t>(first);
+    part.tensors.assign(from, from + static_cast<ptrdiff_t>(count));
     return job_->Declare(node, std::move(part), At(kNever), At(0));
+  }
+  void Install() {
+    for (const NodeId server : {4, 5}) {
+      EXPECT_TRUE(job_->AcknowledgePlacement(server, job_->declarations().version(), At(0)).ok());
+    }
   }
   void DeclareByAll(const std::vector<TensorDeclaration>& tensors) {
     std::vector<CallId> calls;
     for (const NodeInfo& worker : Now().workers) calls.push_back(Declare(worker.id, tensors));
-    for (const NodeId server : {4, 5}) {
-      EXPECT_TRUE(job_->AcknowledgePlacement(server, job_->declarations().version(), At(0)).ok());
-    }
+    Install();
     for (const CallId call : calls) EXPECT_TRUE(StatusOf(call).ok()) << StatusOf(call);
   }
   CallId Come(NodeId node, uint64_t number = 0, double deadline = kNever, double now = 0) {
     return job_->ArriveAtBarrier(node, {kBoundary, number, number}, At(deadline), At(now));
+  }
+  // All come to the boundary, and this candidate, too.
+  void TakeIn(NodeId node) {
+    const CallId own = Come(node);
+    const std::vector<NodeInfo> workers = Now().workers;
+    for (const NodeInfo& worker : workers) Come(worker.id);
+    LetIn();
+    EXPECT_TRUE(StatusOf(own).ok()) << StatusOf(own);
   }
   void LetIn() {
     for (const NodeInfo& server : Now().servers) {
@@ -124,6 +143,16 @@ class CandidateTest : public ::testing::Test {
   NodeId NodeOf(CallId call) {
     EXPECT_TRUE(StatusOf(call).ok()) << StatusOf(call);
     return Answered(call) ? answers_[call].join.node : 0;
+  }
+  // Returns the version of the catalogue that answers a declaration.
+  uint32_t VersionOf(CallId call) {
+    EXPECT_TRUE(StatusOf(call).ok()) << StatusOf(call);
+    EXPECT_FALSE(answers_[call].declared.wanted_from.has_value());
+    return answers_[call].declared.version.catalogue;
+  }
+  std::optional<uint32_t> WantedFrom(CallId call) {
+    EXPECT_TRUE(StatusOf(call).ok()) << StatusOf(call);
+    return answers_[call].declared.wanted_from;
   }
   const Met& MetOf(CallId call) {
     EXPECT_TRUE(StatusOf(call).ok()) << StatusOf(call);
@@ -206,56 +235,98 @@ TEST_F(CandidateTest, IsRefusedWithOtherProcessesAndWhereNoWorkerMayBeLost) {
   EXPECT_THAT(MessageOf(Join(-1)), HasSubstr("has all its nodes and takes no more"));
 }
 
-TEST_F(CandidateTest, DeclaresWhatTheJobHasDeclaredInItsOrder) {
+TEST_F(CandidateTest, DeclaresByNameInAnyOrderAndAsMuchAsItLikes) {
   Begin();
   DeclareByAll({Tensor("a")});
   DeclareByAll({Tensor("b"), Tensor("c")});
+  DeclareByAll({Tensor("d")});
   const NodeId node = LoseAndJoin();
-  // The digest alone is enough.
-  const CallId first = Declare(node, {Tensor("a")}, false);
-  ASSERT_TRUE(StatusOf(first).ok());
-  EXPECT_EQ(answers_[first].declared.version.catalogue, 1u);
-  const CallId second = Declare(node, {Tensor("c"), Tensor("b")});
-  ASSERT_TRUE(StatusOf(second).ok());
-  EXPECT_EQ(answers_[second].declared.version.catalogue, 2u);
-  EXPECT_THAT(MessageOf(Declare(node, {Tensor("d")})),
-              AllOf(HasSubstr("this worker joins a job that runs, as worker 1"),
-                    HasSubstr("3. declaration (tensor 'd')"), HasSubstr("2 so far")));
+  // The answer is the first placement that includes all of them.
+  EXPECT_EQ(VersionOf(Declare(node, {Tensor("c"), Tensor("a")})), 2u);
+  EXPECT_EQ(VersionOf(Declare(node, {Tensor("a")})), 1u);
+  EXPECT_EQ(VersionOf(Declare(node, {Tensor("d"), Tensor("b"), Tensor("c")})), 3u);
+  // The others go on among themselves.
+  DeclareByAll({Tensor("e")});
+  EXPECT_EQ(VersionOf(Declare(node, {Tensor("e"), Tensor("a")})), 4u);
+  EXPECT_TRUE(StatusOf(Declare(node, {})).ok());
 }
 
-TEST_F(CandidateTest, IsToldTheTensorThatDiffers) {
+TEST_F(CandidateTest, IsToldTheTensorThatDiffersOrIsUnknown) {
   Begin();
   DeclareByAll({Tensor("a"), Tensor("b")});
   const NodeId node = LoseAndJoin();
-  // Of a digest alone nothing more is known, so the list is wanted.
-  const CallId asked = Declare(node, {Tensor("a"), Tensor("x")}, false);
-  ASSERT_TRUE(StatusOf(asked).ok());
-  EXPECT_EQ(answers_[asked].declared.wanted_from, 0u);
-  EXPECT_THAT(MessageOf(Declare(node, {Tensor("a"), Tensor("x")})),
-              AllOf(HasSubstr("tensor 'x': the job has not declared it"),
-                    HasSubstr("this worker joins a job that runs")));
+  EXPECT_EQ(MessageOf(Declare(node, {Tensor("a"), Tensor("x"), Tensor("y")})),
+            "tensor 'x': the job has not declared it; this worker joins a job that runs, as worker "
+            "1, and declares what the others have declared");
   EXPECT_THAT(
       MessageOf(Declare(node, {Tensor("a"), Tensor("b", 7)})),
-      HasSubstr("tensor 'b': the job has declared elements=1000, and it now says elements=7"));
-  EXPECT_THAT(MessageOf(Declare(node, {Tensor("a")})), HasSubstr("1 tensors of 1"));
+      HasSubstr(
+          "tensor 'b': the job has declared elements=1000, and worker 1 now says elements=7; this "
+          "worker joins a job that runs"));
+  TensorDeclaration other = Tensor("b");
+  other.push_spec = "onebit";
+  EXPECT_THAT(MessageOf(Declare(node, {other})),
+              HasSubstr("tensor 'b': the job has declared push=none, and worker 1 now says "
+                        "push=onebit"));
+  EXPECT_THAT(MessageOf(Declare(node, {Tensor("a"), Tensor("a")})),
+              HasSubstr("tensor 'a': worker 1 declares it twice"));
+  EXPECT_THAT(MessageOf(Declare(node, {Tensor("a", 0)})), HasSubstr("'a'"));
   // It is not spoilt by that.
-  EXPECT_TRUE(StatusOf(Declare(node, {Tensor("b"), Tensor("a")})).ok());
+  EXPECT_EQ(VersionOf(Declare(node, {Tensor("b"), Tensor("a")})), 1u);
 }
 
-TEST_F(CandidateTest, AFailedDeclarationCountsAndRetiredTensorsStayReadable) {
+TEST_F(CandidateTest, SendsItsListInParts) {
+  Begin();
+  DeclareByAll({Tensor("a"), Tensor("b"), Tensor("c")});
+  const NodeId node = LoseAndJoin();
+  const std::vector<TensorDeclaration> all = {Tensor("c"), Tensor("b"), Tensor("a")};
+  // Of a digest nothing is known.
+  EXPECT_EQ(WantedFrom(DeclarePart(node, all, 0, 0, 5)), 0u);
+  EXPECT_EQ(WantedFrom(DeclarePart(node, all, 0, 1, 5)), 1u);
+  EXPECT_THAT(MessageOf(DeclarePart(node, all, 2, 1, 5)),
+              HasSubstr("worker 1: a part of 1 tensors from 2 of 3, where 1 came before"));
+  EXPECT_EQ(WantedFrom(DeclarePart(node, all, 1, 1, 5)), 2u);
+  // It begins anew, after an answer that was lost.
+  EXPECT_EQ(WantedFrom(DeclarePart(node, all, 0, 2, 5)), 2u);
+  EXPECT_EQ(VersionOf(DeclarePart(node, all, 2, 1, 5)), 1u);
+  // A repetition of the whole is answered as before, by its number alone.
+  EXPECT_EQ(VersionOf(DeclarePart(node, all, 0, 0, 5)), 1u);
+  EXPECT_EQ(WantedFrom(DeclarePart(node, all, 0, 0, 6)), 0u);
+  // A part of another list does not go on with this one.
+  EXPECT_TRUE(
+      absl::IsInvalidArgument(StatusOf(DeclarePart(node, {Tensor("a"), Tensor("b")}, 1, 1, 6))));
+  DeclarationPart part{.digest = "d", .count = 1, .tensors = all};
+  EXPECT_TRUE(absl::IsInvalidArgument(StatusOf(job_->Declare(node, part, At(kNever), At(0)))));
+  part.count = 1u << 31;
+  EXPECT_TRUE(absl::IsResourceExhausted(StatusOf(job_->Declare(node, part, At(kNever), At(0)))));
+}
+
+TEST_F(CandidateTest, MayDeclareWhatTheOthersAreDoneWith) {
   Begin();
   DeclareByAll({Tensor("a")});
-  for (const NodeId node : {1, 2}) Declare(node, {Tensor("b")});
-  Declare(3, {Tensor("b", 7)});  // its list is asked for
-  EXPECT_FALSE(StatusOf(Declare(3, {Tensor("b", 7)})).ok());
   for (const NodeId node : {1, 2, 3}) EXPECT_TRUE(job_->Retire(node, {0}, At(0)).ok());
   DeclareByAll({Tensor("a", 5)});
+  for (const NodeId node : {1, 2, 3}) EXPECT_TRUE(job_->Retire(node, {1}, At(0)).ok());
+  DeclareByAll({Tensor("b")});
   const NodeId node = LoseAndJoin();
-  const CallId first = Declare(node, {Tensor("a")});
-  ASSERT_TRUE(StatusOf(first).ok());
-  EXPECT_EQ(job_->declarations().deltas()[0]->tensors.size(), 1u);
-  EXPECT_FALSE(StatusOf(Declare(node, {Tensor("b")})).ok());
-  EXPECT_TRUE(StatusOf(Declare(node, {Tensor("a", 5)})).ok());
+  // The latest of the name counts.
+  EXPECT_THAT(MessageOf(Declare(node, {Tensor("a")})),
+              HasSubstr("tensor 'a': the job has declared elements=5, and worker 1 now says"));
+  EXPECT_EQ(VersionOf(Declare(node, {Tensor("a", 5)})), 3u);
+  EXPECT_EQ(job_->declarations().deltas()[2]->tensors.size(), 1u);
+  // A living one is before it.
+  DeclareByAll({Tensor("a", 6)});
+  EXPECT_FALSE(StatusOf(Declare(node, {Tensor("a", 5)})).ok());
+  EXPECT_EQ(VersionOf(Declare(node, {Tensor("a", 6)})), 6u);
+  for (const NodeId each : {1, 3}) EXPECT_TRUE(job_->Retire(each, {3}, At(0)).ok());
+  // Once it is in, the name is of a new tensor, which all declare.
+  TakeIn(node);
+  const CallId own = Declare(node, {Tensor("a", 6)});
+  EXPECT_FALSE(Answered(own));
+  const std::vector<CallId> others = {Declare(1, {Tensor("a", 6)}), Declare(3, {Tensor("a", 6)})};
+  Install();
+  EXPECT_EQ(VersionOf(own), 8u);
+  for (const CallId call : others) EXPECT_EQ(VersionOf(call), 8u);
 }
 
 TEST_F(CandidateTest, IsTakenInWhenAllHaveComeAndAnsweredWhenServersLetItIn) {
@@ -433,37 +504,237 @@ TEST_F(CandidateTest, ANewcomerDeclaresTheRestOnceItIsIn) {
   DeclareByAll({Tensor("b")});
   const NodeId node = LoseAndJoin();
   EXPECT_TRUE(StatusOf(Declare(node, {Tensor("a")})).ok());
-  const CallId own = Come(node);
-  Come(1);
-  Come(3);
-  LetIn();
-  EXPECT_TRUE(Answered(own));
-  EXPECT_TRUE(StatusOf(Declare(node, {Tensor("b")})).ok());
+  TakeIn(node);
+  EXPECT_EQ(VersionOf(Declare(node, {Tensor("b"), Tensor("a")})), 2u);
+  EXPECT_THAT(MessageOf(Declare(node, {Tensor("b", 7)})),
+              HasSubstr("tensor 'b': the job has declared elements=1000, and worker 1 now says"));
   // And then with the others.
   const CallId first = Declare(1, {Tensor("c")});
   Declare(3, {Tensor("c")});
   EXPECT_FALSE(Answered(first));
-  Declare(node, {Tensor("c")});
-  for (const NodeId server : {4, 5}) {
-    EXPECT_TRUE(job_->AcknowledgePlacement(server, job_->declarations().version(), At(0)).ok());
-  }
-  EXPECT_TRUE(StatusOf(first).ok());
+  const CallId own = Declare(node, {Tensor("c")});
+  Install();
+  EXPECT_EQ(VersionOf(first), 3u);
+  EXPECT_EQ(VersionOf(own), 3u);
 }
 
-TEST_F(CandidateTest, RetiredTensorsWaitForANewcomer) {
+// What the job knows already is no part of the batch of all, whoever is first.
+TEST_F(CandidateTest, ANewcomerDeclaresKnownAndUnknownTensorsAtOnce) {
+  for (const bool is_lowest : {true, false}) {
+    for (const bool is_early : {true, false}) {
+      answers_.clear();
+      Begin();
+      DeclareByAll({Tensor("a"), Tensor("b")});
+      job_->Lost(is_lowest ? 1 : 3, "was killed");
+      const NodeId node = NodeOf(Join(-1));
+      TakeIn(node);
+      std::vector<CallId> calls;
+      const auto declare = [&] {
+        calls.push_back(Declare(node, {Tensor("n"), Tensor("b"), Tensor("m")}, 9));
+      };
+      if (is_early) declare();
+      for (const NodeInfo& worker : Now().workers) {
+        if (worker.id != node) calls.push_back(Declare(worker.id, {Tensor("m"), Tensor("n")}));
+      }
+      if (!is_early) declare();
+      // The call comes again, and is the same one.
+      calls.push_back(DeclarePart(node, {Tensor("n"), Tensor("b"), Tensor("m")}, 0, 0, 9));
+      Install();
+      int given_up = 0;
+      for (const CallId call : calls) {
+        if (absl::IsCancelled(StatusOf(call))) {
+          ++given_up;
+        } else {
+          EXPECT_EQ(VersionOf(call), 2u);
+        }
+      }
+      EXPECT_EQ(given_up, 1);
+      EXPECT_EQ(VersionOf(DeclarePart(node, {Tensor("n"), Tensor("b"), Tensor("m")}, 0, 0, 9)), 2u);
+      EXPECT_EQ(job_->declarations().totals().tensors, 4u);
+      EXPECT_EQ(job_->declarations().num_batches(), 0u);
+    }
+  }
+}
+
+TEST_F(CandidateTest, ANewcomerThatDeclaresSomethingElseIsNamedWithTheTensor) {
+  for (const bool is_lowest : {true, false}) {
+    for (const bool is_early : {true, false}) {
+      answers_.clear();
+      Begin();
+      DeclareByAll({Tensor("a")});
+      job_->Lost(is_lowest ? 1 : 3, "was killed");
+      const NodeId node = NodeOf(Join(-1));
+      TakeIn(node);
+      std::vector<CallId> calls;
+      std::vector<NodeId> others;
+      for (const NodeInfo& worker : Now().workers) {
+        if (worker.id != node) others.push_back(worker.id);
+      }
+      const auto declare = [&] { calls.push_back(Declare(node, {Tensor("a"), Tensor("n", 7)})); };
+      if (is_early) declare();
+      for (const NodeId other : others) calls.push_back(Declare(other, {Tensor("n")}));
+      if (!is_early) declare();
+      // Of others the list is asked for; the newcomer's is there.
+      for (const NodeId other : others) {
+        if (Answered(calls.front()) && !StatusOf(calls.front()).ok()) break;
+        calls.push_back(Declare(other, {Tensor("n")}));
+      }
+      std::string message;
+      for (const CallId call : calls) {
+        if (absl::IsInvalidArgument(StatusOf(call))) message = MessageOf(call);
+      }
+      EXPECT_THAT(message, AllOf(HasSubstr("tensor 'n': "), HasSubstr("elements=7"),
+                                 HasSubstr("elements=1000"),
+                                 HasSubstr(is_lowest ? "worker 0 says" : "worker 2 says")));
+    }
+  }
+}
+
+// Where the worker that was to give the list is lost, the newcomer's is there.
+TEST_F(CandidateTest, ANewcomersListServesWhereTheLowestRankIsLost) {
+  Begin();
+  DeclareByAll({Tensor("a")});
+  const NodeId node = LoseAndJoin();
+  TakeIn(node);
+  const CallId own = Declare(node, {Tensor("a"), Tensor("n")});
+  const CallId third = Declare(3, {Tensor("n")}, 0, /*with_list=*/false);
+  EXPECT_FALSE(Answered(own) || Answered(third));
+  job_->Lost(1, "was killed");
+  Install();
+  EXPECT_EQ(VersionOf(own), 2u);
+  EXPECT_EQ(VersionOf(third), 2u);
+}
+
+TEST_F(CandidateTest, ANewcomerCannotChangeWhatItSaid) {
+  Begin();
+  DeclareByAll({Tensor("a")});
+  const NodeId node = LoseAndJoin();
+  TakeIn(node);
+  const CallId own = Declare(node, {Tensor("a"), Tensor("n")});
+  job_->Cancel(own);
+  EXPECT_THAT(MessageOf(Declare(node, {Tensor("n")})), HasSubstr("declares other tensors before"));
+  const CallId again = DeclarePart(node, {Tensor("a"), Tensor("n")}, 0, 0, 0);
+  for (const NodeId other : {1, 3}) Declare(other, {Tensor("n")});
+  Install();
+  EXPECT_EQ(VersionOf(again), 2u);
+}
+
+// The batches of the others may be at any point when a newcomer is taken in.
+TEST_F(CandidateTest, ANewcomersNextDeclarationIsTheNextOfAll) {
+  Begin();
+  DeclareByAll({Tensor("a")});
+  const NodeId node = LoseAndJoin();
+  // This one is planned, and no server has installed it.
+  const std::vector<CallId> planned = {Declare(1, {Tensor("b")}), Declare(3, {Tensor("b")})};
+  TakeIn(node);
+  EXPECT_FALSE(Answered(planned[0]));
+  const CallId own = Declare(node, {Tensor("c")});
+  Install();
+  for (const CallId call : planned) EXPECT_EQ(VersionOf(call), 2u);
+  EXPECT_FALSE(Answered(own));
+  for (const NodeId other : {1, 3}) Declare(other, {Tensor("c")});
+  Install();
+  EXPECT_EQ(VersionOf(own), 3u);
+  // The next one comes while a batch is open.
+  job_->Lost(node, "was killed");
+  const NodeId next = NodeOf(Join(-1));
+  const CallId open = Declare(1, {Tensor("d")});
+  TakeIn(next);
+  EXPECT_TRUE(StatusOf(Declare(next, {Tensor("c"), Tensor("a")})).ok());
+  Declare(3, {Tensor("d")});
+  EXPECT_FALSE(Answered(open));
+  Declare(next, {Tensor("d")});
+  Install();
+  EXPECT_EQ(VersionOf(open), 4u);
+}
+
+TEST_F(CandidateTest, RetiredTensorsWaitForANewcomerThatHasThem) {
+  Begin();
+  DeclareByAll({Tensor("a"), Tensor("b"), Tensor("c")});
+  const NodeId node = LoseAndJoin();
+  EXPECT_TRUE(StatusOf(Declare(node, {Tensor("a"), Tensor("b")})).ok());
+  // Nothing of a candidate counts.
+  EXPECT_TRUE(job_->Retire(node, {0, 1, 2}, At(0)).ok());
+  TakeIn(node);
+  for (const NodeId each : {1, 3}) EXPECT_TRUE(job_->Retire(each, {0, 1, 2}, At(0)).ok());
+  EXPECT_EQ(job_->declarations().totals().tensors, 2u) << "it has never had c";
+  EXPECT_TRUE(job_->Retire(node, {0, 1}, At(0)).ok());
+  EXPECT_EQ(job_->declarations().totals().tensors, 0u);
+  // All declare them anew.
+  DeclareByAll({Tensor("a", 3), Tensor("c", 3)});
+  EXPECT_EQ(job_->declarations().totals().tensors, 2u);
+}
+
+TEST_F(CandidateTest, ANewcomerMayTakeUpWhatItHasNotDeclaredBefore) {
   Begin();
   DeclareByAll({Tensor("a"), Tensor("b")});
   const NodeId node = LoseAndJoin();
-  EXPECT_TRUE(StatusOf(Declare(node, {Tensor("a"), Tensor("b")})).ok());
+  TakeIn(node);
+  EXPECT_EQ(VersionOf(Declare(node, {Tensor("a")})), 1u);
+  for (const NodeId each : {1, 3}) EXPECT_TRUE(job_->Retire(each, {0}, At(0)).ok());
+  EXPECT_EQ(job_->declarations().totals().tensors, 2u) << "the newcomer has it now";
+  // Where others have closed it the name means what all are going to declare.
+  EXPECT_TRUE(job_->Retire(1, {1}, At(0)).ok());
+  const CallId own = Declare(node, {Tensor("b")});
+  EXPECT_FALSE(Answered(own));
+  EXPECT_TRUE(job_->Retire(3, {1}, At(0)).ok());
+  for (const NodeId each : {1, 3}) Declare(each, {Tensor("b")});
+  Install();
+  EXPECT_EQ(VersionOf(own), 3u);
+  // What it has closed itself is not taken up again alone.
+  EXPECT_TRUE(job_->Retire(node, {2}, At(0)).ok());
+  const CallId anew = Declare(node, {Tensor("b")});
+  EXPECT_FALSE(Answered(anew));
+  for (const NodeId each : {1, 3}) {
+    EXPECT_TRUE(job_->Retire(each, {2}, At(0)).ok());
+    Declare(each, {Tensor("b")});
+  }
+  Install();
+  EXPECT_EQ(VersionOf(anew), 5u);
+}
+
+TEST_F(CandidateTest, WhatOnlyLostWorkersHadIsStillThereForANewcomer) {
+  Begin();
+  DeclareByAll({Tensor("a"), Tensor("b")});
+  const NodeId node = LoseAndJoin();
+  EXPECT_TRUE(StatusOf(Declare(node, {Tensor("b")})).ok());
+  TakeIn(node);
   EXPECT_TRUE(job_->Retire(node, {1}, At(0)).ok());
-  Come(node);
-  Come(1);
-  Come(3);
-  LetIn();
-  for (const NodeId each : {1, 3}) EXPECT_TRUE(job_->Retire(each, {0, 1}, At(0)).ok());
+  job_->Lost(1, "was killed");
+  EXPECT_EQ(job_->declarations().totals().tensors, 2u);
+  job_->Lost(3, "was killed");
+  EXPECT_EQ(job_->declarations().totals().tensors, 1u) << "b is closed in all that are left";
+  EXPECT_EQ(VersionOf(Declare(node, {Tensor("a")})), 1u);
+}
+
+TEST_F(CandidateTest, ANameThatANewcomerDeclaresAnewIsNewWhereTheOthersAreLostMeanwhile) {
+  Begin();
+  DeclareByAll({Tensor("a")});
+  const NodeId node = LoseAndJoin();
+  TakeIn(node);
+  EXPECT_TRUE(job_->Retire(1, {0}, At(0)).ok());
+  const CallId own = Declare(node, {Tensor("a")});
+  job_->Lost(1, "was killed");
+  job_->Lost(3, "was killed");
+  Install();
+  EXPECT_EQ(VersionOf(own), 3u);
   EXPECT_EQ(job_->declarations().totals().tensors, 1u);
-  EXPECT_TRUE(job_->Retire(node, {0}, At(0)).ok());
+  EXPECT_TRUE(job_->Retire(node, {1}, At(0)).ok());
   EXPECT_EQ(job_->declarations().totals().tensors, 0u);
+}
+
+TEST_F(CandidateTest, ANewcomersDeclarationEndsWhereAnotherWorkerLeaves) {
+  Begin();
+  DeclareByAll({Tensor("a"), Tensor("b")});
+  const NodeId node = LoseAndJoin();
+  TakeIn(node);
+  const CallId own = Declare(node, {Tensor("n"), Tensor("a")});
+  job_->Leave(3, absl::OkStatus(), At(kNever), At(0));
+  EXPECT_THAT(MessageOf(own), HasSubstr("worker 2 is leaving the job instead"));
+  // What the job has is answered all the same.
+  EXPECT_EQ(VersionOf(Declare(node, {Tensor("b")})), 1u);
+  job_->Leave(node, absl::OkStatus(), At(kNever), At(0));
+  EXPECT_TRUE(absl::IsAborted(StatusOf(Declare(node, {Tensor("b")}))));
 }
 
 TEST_F(CandidateTest, IsUnneededWhereTheJobIsDoneAndFailsWithIt) {

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <random>
@@ -110,11 +112,23 @@ TensorDeclaration Tensor(const std::string& name) {
   return tensor;
 }
 
-DeclarationPart PartOf(const std::string& name, uint64_t number) {
-  const std::vector<TensorDeclaration> tensors = {Tensor(name)};
-  DeclarationPart part{.number = number, .digest = DigestOf(tensors), .count = 1};
-  part.tensors = tensors;
+// The declaration of these names, from one of them on: all that follow, or so many.
+DeclarationPart PartOf(const std::vector<std::string>& names, uint64_t number, size_t first = 0,
+                       size_t count = SIZE_MAX) {
+  std::vector<TensorDeclaration> tensors;
+  for (const std::string& name : names) tensors.push_back(Tensor(name));
+  DeclarationPart part{.number = number,
+                       .digest = DigestOf(tensors),
+                       .count = static_cast<uint32_t>(tensors.size()),
+                       .first = static_cast<uint32_t>(first)};
+  for (size_t i = first; i < tensors.size() && i - first < count; ++i) {
+    part.tensors.push_back(tensors[i]);
+  }
   return part;
+}
+
+DeclarationPart PartOf(const std::string& name, uint64_t number) {
+  return PartOf(std::vector<std::string>{name}, number);
 }
 
 class JobReplayTest : public ::testing::Test {
@@ -615,9 +629,11 @@ struct Program {
   bool is_lost = false;
   bool has_come = false;  // at the barrier that is its next call
   NodeId node = 0;
-  size_t declared = 0;  // so many of its calls to declare have ended
   bool is_candidate = false;
-  size_t declares_before = 0;  // of a candidate: before it comes to the boundary
+  bool is_late = false;  // it came while the job ran
+  // The lists that a late one declares before it goes on, and the position in the first of them.
+  std::deque<std::vector<std::string>> to_declare;
+  size_t first = 0;
 };
 
 using Kind = Program::Call::Kind;
@@ -626,13 +642,21 @@ const std::vector<Program::Call> kCalls = {
     {Kind::kBoundary, ""}, {Kind::kRetire, "a"},  {Kind::kBarrier, "y"}, {Kind::kBoundary, ""},
     {Kind::kDeclare, "a"}, {Kind::kBarrier, "x"}, {Kind::kBoundary, ""}, {Kind::kBarrier, "x"},
     {Kind::kBoundary, ""}, {Kind::kDeclare, "c"}, {Kind::kBoundary, ""}, {Kind::kLeave, ""}};
-const std::vector<std::string> kDeclared = {"a", "b", "a", "c"};
 
-// The number of declarations among the calls before this one.
-size_t DeclaredBefore(size_t next) {
-  return static_cast<size_t>(
-      std::count_if(kCalls.begin(), kCalls.begin() + static_cast<ptrdiff_t>(next),
-                    [](const Program::Call& call) { return call.kind == Kind::kDeclare; }));
+// Returns the names that calls before this one have declared.
+std::vector<std::string> NamesBefore(size_t next) {
+  std::set<std::string> names;
+  for (size_t i = 0; i < next; ++i) {
+    if (kCalls[i].kind == Kind::kDeclare) names.insert(kCalls[i].name);
+  }
+  return {names.begin(), names.end()};
+}
+
+// Returns those of them that no call retires, or has retired, before it declares the name anew.
+std::vector<std::string> LivingNames(size_t next) {
+  std::vector<std::string> names = NamesBefore(next);
+  if (next <= 8) std::erase(names, "a");
+  return names;
 }
 
 class CrashingRun {
@@ -719,7 +743,10 @@ class CrashingRun {
     EXPECT_EQ(job_->LeavingRanks(), leaving);
     EXPECT_EQ(Tensors(), tensors);
     kept_.clear();
-    for (Program& program : programs_) program.waiting.reset();
+    for (Program& program : programs_) {
+      program.waiting.reset();
+      if (random_() % 2 == 0) program.first = 0;
+    }
     for (auto& [join_id, asked] : asking_) asked.reset();
   }
   // Every slot belongs to a server that is there, unless there is none, and since an epoch that has
@@ -803,6 +830,11 @@ class CrashingRun {
   void ComeBack() {
     if (job_->state() != Job::State::kRunning || job_->table().VacantWorkerRank(-1) < 0) return;
     if (!job_->LeavingRanks().empty()) return;
+    size_t least = kCalls.size();
+    for (const Program& other : programs_) {
+      if (!other.is_lost && !other.is_candidate) least = std::min(least, other.next);
+    }
+    if (NamesBefore(least).empty()) return;
     --returns_;
     JoinRequest request = JoinOf(Role::kWorker, -1);
     request.join_id = next_join_id_++;
@@ -817,12 +849,19 @@ class CrashingRun {
       Program& program = programs_.emplace_back();
       program.node = done.join.node;
       program.is_candidate = true;
-      // As many as all others have made at least; it makes the rest once it is in.
-      size_t made = kDeclared.size();
-      for (const Program& other : programs_) {
-        if (!other.is_lost && !other.is_candidate) made = std::min(made, other.declared);
-      }
-      program.declares_before = made == 0 ? 0 : random_() % (made + 1);
+      program.is_late = true;
+      // It may declare what all others have, and what they are done with; but it has all that it
+      // may have to retire with them.
+      DrawLists(NamesBefore(least), &program);
+      program.to_declare.push_back({"a"});
+    }
+  }
+  // A few lists of some of these names, in any order.
+  void DrawLists(std::vector<std::string> names, Program* program) {
+    for (size_t lists = random_() % 3; lists > 0 && !names.empty(); --lists) {
+      std::shuffle(names.begin(), names.end(), random_);
+      const auto some = static_cast<ptrdiff_t>(random_() % names.size() + 1);
+      program->to_declare.emplace_back(names.begin(), names.begin() + some);
     }
   }
   void Install() {
@@ -869,8 +908,7 @@ class CrashingRun {
       program.is_lost = true;
       return;
     }
-    const bool is_late = program.declared < DeclaredBefore(program.next);
-    if (program.is_candidate || is_late) return OnLateAnswer(&program, done);
+    if (program.is_candidate || !program.to_declare.empty()) return OnLateAnswer(&program, done);
     const Program::Call& call = kCalls[program.next];
     ASSERT_TRUE(done.status.ok()) << "worker " << worker << ", call " << program.next << ": "
                                   << done.status;
@@ -879,7 +917,6 @@ class CrashingRun {
       const auto [known, is_first] = declared_.emplace(program.next, done.declared.version);
       EXPECT_EQ(known->second, done.declared.version) << "call " << program.next;
       ++program.declarations;
-      ++program.declared;
     } else if (call.kind == Kind::kBarrier || call.kind == Kind::kBoundary) {
       // Nobody passes before all who are present have come.
       for (const Program& other : programs_) {
@@ -893,13 +930,24 @@ class CrashingRun {
     program.has_come = false;
     ++program.next;
   }
+  // Expects that this version has added one of the tensors.
+  void ExpectAdds(const PlacementVersion& version, const std::vector<std::string>& names) {
+    ASSERT_TRUE(version.catalogue >= 1 && version <= job_->declarations().version());
+    const CatalogueDelta& delta = *job_->declarations().deltas()[version.catalogue - 1];
+    EXPECT_EQ(delta.version, version);
+    EXPECT_TRUE(std::ranges::any_of(delta.tensors, [&](const TensorDeclaration& tensor) {
+      return std::ranges::find(names, tensor.name) != names.end();
+    }));
+  }
   // The answer to a candidate, or to a newcomer that declares what the others had before.
   void OnLateAnswer(Program* program, const Job::Completion& done) {
     ASSERT_TRUE(done.status.ok()) << "node " << program->node << ": " << done.status;
     if (!program->has_come) {
+      program->first = done.declared.wanted_from.value_or(0);
       if (done.declared.wanted_from.has_value()) return;
+      ExpectAdds(done.declared.version, program->to_declare.front());
       ++program->declarations;
-      ++program->declared;
+      program->to_declare.pop_front();
       return;
     }
     // All servers let it in.
@@ -920,18 +968,19 @@ class CrashingRun {
       const auto [known, is_first] = met_.emplace(i, done.met);
       EXPECT_EQ(known->second, done.met);
       program->next = i + 1;
+      DrawLists(LivingNames(program->next), program);
       return;
     }
     ADD_FAILURE() << "nobody else was at the boundary";
   }
-  // Makes the next call of a candidate, or of a newcomer that has declared too little.
+  // Makes the next call of a candidate, or of a newcomer that declares what the others have.
   bool StepLate(Program* program) {
-    const size_t wanted =
-        program->is_candidate ? program->declares_before : DeclaredBefore(program->next);
-    if (program->declared < wanted) {
-      program->waiting =
-          job_->Declare(program->node, PartOf(kDeclared[program->declared], program->declarations),
-                        At(1e9), At(0));
+    if (!program->to_declare.empty()) {
+      const size_t count = random_() % 2 == 0 ? 1 : SIZE_MAX;
+      program->waiting = job_->Declare(program->node,
+                                       PartOf(program->to_declare.front(), program->declarations,
+                                              std::exchange(program->first, 0), count),
+                                       At(1e9), At(0));
       return true;
     }
     if (!program->is_candidate) return false;
@@ -952,10 +1001,14 @@ class CrashingRun {
         program.waiting = job_->ArriveAtBarrier(
             node, {kBoundary, program.arrivals, program.arrivals}, At(1e9), At(0));
         break;
-      case Kind::kDeclare:
-        program.waiting =
-            job_->Declare(node, PartOf(call.name, program.declarations), At(1e9), At(0));
+      case Kind::kDeclare: {
+        // A late one may declare what is there with what is new, by which all have another list.
+        std::vector<std::string> names = {call.name};
+        const bool has_more = program.is_late && program.next > 2 && node % 2 == 0;
+        if (has_more) names.insert(names.begin(), "b");
+        program.waiting = job_->Declare(node, PartOf(names, program.declarations), At(1e9), At(0));
         break;
+      }
       case Kind::kBarrier:
         program.has_come = true;
         program.waiting = job_->ArriveAtBarrier(

@@ -251,6 +251,150 @@ TEST(ReturningWorker, TakesPartInExactSumsFromTheNextStepOn) {
   }
 }
 
+std::vector<uint32_t> DeclareByName(Worker& worker, const std::vector<std::string>& names,
+                                    size_t elements = 100) {
+  std::vector<TensorDeclaration> tensors;
+  for (const std::string& name : names) tensors.push_back(Tensor(name, elements));
+  return Must(worker.Declare(tensors, kLong));
+}
+
+// Expects that all exchange this tensor, in this step of it.
+void ExpectMean(Worker& worker, uint32_t id, Step step, size_t elements = 100) {
+  Floats data(elements, static_cast<float>(12 * (worker.rank() + 1)));
+  const auto result = PushPull(worker, id, data);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_THAT(data, Each(24.0f));
+  EXPECT_EQ(result->step, step);
+}
+
+TEST(ReturningWorker, NeedNotHaveMadeTheSameCalls) {
+  ReturnRig rig(kFlags);
+  std::vector<uint32_t> ids;
+  const auto broadcast = [](Worker& worker, size_t size) {
+    Floats data(size, static_cast<float>(worker.rank()));
+    const absl::Status status =
+        worker.Broadcast("state", std::as_writable_bytes(std::span(data)), 0, kLong);
+    EXPECT_TRUE(status.ok()) << status;
+    return data;
+  };
+  rig.OnEach([&](Worker& worker, int rank) {
+    const auto mine = DeclareAll(worker);
+    if (rank == 0) ids = mine;
+    EXPECT_THAT(broadcast(worker, 64), Each(0.0f));
+    ExpectMean(worker, DeclareByName(worker, {"first loss"})[0], 1);
+    StepOf(worker, mine, 1, false);
+  });
+  rig.Lose(1);
+  rig.OnEach([&](Worker& worker, int) { StepOf(worker, ids, 2, false); });
+  auto candidate = rig.Make(1);
+  // Its state is a larger one, and it is at no first step.
+  EXPECT_THAT(broadcast(*candidate, 72), Each(1.0f));
+  EXPECT_EQ(candidate->counts().tensors, 0u);
+  // Tensors of one declaration of the others in two of its own, and in another order.
+  const std::vector<uint32_t> all = DeclareAll(*candidate);
+  EXPECT_EQ(all, ids);
+  EXPECT_THAT(std::string(candidate->Declare({Tensor("unknown", 9)}, kLong).status().message()),
+              HasSubstr("tensor 'unknown': the job has not declared it"));
+  EXPECT_THAT(
+      std::string(candidate->Declare({Tensor("first loss", 9)}, kLong).status().message()),
+      HasSubstr("tensor 'first loss': the job has declared elements=100, and worker 1 now says"));
+  rig.TakeIn(Just(std::move(candidate)));
+  rig.OnEach([&](Worker& worker, int) {
+    // New to all, and new to the newcomer.
+    EXPECT_THAT(broadcast(worker, 72), Each(0.0f));
+    EXPECT_THAT(broadcast(worker, 64), Each(0.0f));
+    for (const Floats& data : StepOf(worker, ids, 3, false)) EXPECT_THAT(data, Each(24.0f));
+    if (worker.rank() == 1) {
+      // By itself, for the others have it.
+      EXPECT_EQ(*GetStep(worker, DeclareByName(worker, {"first loss"})[0]), 1u);
+    }
+    EXPECT_TRUE(worker.Barrier("both have it", kLong).ok());
+    ExpectMean(worker, DeclareByName(worker, {"first loss"})[0], 2);
+    // What the job has, and what it has not, in one call of the newcomer.
+    const std::vector<std::string> names = {"first loss", "second loss"};
+    ExpectMean(worker, DeclareByName(worker, names)[1], 1);
+  });
+}
+
+TEST(ReturningWorker, DeclaresItsTensorsInOtherCalls) {
+  ReturnRig rig(kFlags);
+  const std::vector<std::string> names = {"a", "b", "c"};
+  std::vector<uint32_t> ids;
+  rig.OnEach([&](Worker& worker, int rank) {
+    const auto mine = DeclareByName(worker, names);
+    if (rank == 0) ids = mine;
+    for (const uint32_t id : mine) ExpectMean(worker, id, 1);
+  });
+  rig.Lose(2);
+  auto candidate = rig.Make(2);
+  EXPECT_THAT(DeclareByName(*candidate, {"c"}), ElementsAre(ids[2]));
+  EXPECT_THAT(DeclareByName(*candidate, {"b", "c", "a"}), ElementsAre(ids[1], ids[2], ids[0]));
+  rig.TakeIn(Just(std::move(candidate)));
+  rig.OnEach([&](Worker& worker, int) {
+    for (const uint32_t id : ids) ExpectMean(worker, id, 2);
+  });
+}
+
+// Objects that exchange tensors may be closed and made again, before a newcomer is in and after.
+TEST(ReturningWorker, ClosesObjectsAndMakesThemAgain) {
+  ReturnRig rig(kFlags);
+  const auto close = [](Worker& worker, const std::vector<uint32_t>& ids) {
+    Expect(worker.Retire(ids));
+  };
+  const auto declare_kept = [](Worker& worker) {
+    return Must(worker.Declare({Tensor("kept", 100, "none", "ef(onebit)")}, kLong));
+  };
+  std::vector<uint32_t> open, once, kept;  // ids that all have
+  std::vector<uint32_t> left;              // of what nobody but the others has
+  rig.OnEach([&](Worker& worker, int rank) {
+    close(worker, DeclareByName(worker, {"optimizer"}));
+    close(worker, DeclareByName(worker, {"trial"}));
+    const auto mine = DeclareByName(worker, {"optimizer"});
+    const auto another = DeclareByName(worker, {"once"});
+    const auto others = DeclareByName(worker, {"accuracy"});
+    const auto last = declare_kept(worker);
+    ExpectMean(worker, mine[0], 1);
+    if (rank != 0) return;
+    kept = last;
+    open = mine;
+    once = another;
+    left = others;
+  });
+  rig.Lose(1);
+  auto candidate = rig.Make(1);
+  const auto first = DeclareByName(*candidate, {"optimizer"});
+  EXPECT_EQ(first, open);
+  close(*candidate, first);
+  EXPECT_TRUE(absl::IsNotFound(GetStep(*candidate, first[0]).status()));
+  // The others are done with it.
+  close(*candidate, DeclareByName(*candidate, {"trial"}));
+  EXPECT_EQ(DeclareByName(*candidate, {"optimizer"}), open);
+  close(*candidate, DeclareByName(*candidate, {"once"}));
+  close(*candidate, declare_kept(*candidate));
+  EXPECT_EQ(declare_kept(*candidate), kept);
+  rig.TakeIn(Just(std::move(candidate)));
+  rig.OnEach([&](Worker& worker, int) {
+    ExpectMean(worker, open[0], 2);
+    if (worker.rank() != 1) {
+      close(worker, once);
+      close(worker, left);
+      close(worker, kept);
+    }
+    // All begin anew, with other facts.
+    close(worker, open);
+    for (const char* name : {"optimizer", "trial", "once"}) {
+      ExpectMean(worker, DeclareByName(worker, {name}, 50)[0], 1, 50);
+    }
+    // Servers have what only the newcomer has not closed.
+    if (worker.rank() == 1) {
+      Floats residual(100);
+      Expect(GetServerState(worker, kept[0], StatePart::kResidual, residual, kLong));
+    }
+    Expect(worker.Barrier("the others have closed it", kLong));
+    ExpectMean(worker, DeclareByName(worker, {"accuracy"}, 50)[0], 1, 50);
+  });
+}
+
 TEST(ReturningWorker, TwoAtOnceAndOneAfterTheOther) {
   ReturnRig rig(kFlags);
   std::vector<uint32_t> ids;

@@ -305,10 +305,13 @@ BDN_API int bdn_meet(bdn_worker* worker, const char* name, double timeout_second
                      size_t capacity, size_t* count);
 
 /* Returns 1 while this worker has joined a job that runs and was not taken in yet, else 0 (0 for
- * NULL). Such a candidate has the rank of a worker that was lost. It declares what the others had
- * declared, in the same calls and their order, and comes to a boundary. Until it is taken in there
- * its barriers and broadcasts return at once, and leave the data as it is; calls that set the state
- * of tensors do nothing; pushes, and calls that read from servers, are BDN_FAILED_PRECONDITION. */
+ * NULL). Such a candidate has the rank of a worker that was lost. It declares what the others have
+ * declared, by name: in any calls and order, of each tensor the same (else BDN_INVALID_ARGUMENT);
+ * what they have not is refused alike. Then it comes to a boundary. What it has not declared by
+ * then it may declare later, without the others. Until it is taken in there its barriers and
+ * broadcasts return at once, and leave the data as it is; calls that set the state of tensors do
+ * nothing; pushes, and calls that read from servers, are BDN_FAILED_PRECONDITION; what it retires
+ * counts once it is taken in. */
 BDN_API int bdn_is_candidate(const bdn_worker* worker);
 /* Returns how many candidates wait at the boundary, as far as this worker has heard (0 for NULL):
  * for a look between two steps. Workers hear of it at different moments, so they must agree before

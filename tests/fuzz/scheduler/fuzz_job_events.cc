@@ -15,7 +15,7 @@
 namespace bdn {
 namespace {
 
-constexpr uint8_t kTypes = 17;  // a little more than there are
+constexpr uint8_t kTypes = 20;  // a little more than there are
 
 JobBegun Begun() {
   JobBegun begun;
@@ -41,12 +41,34 @@ JobBegun Begun() {
   return begun;
 }
 
+// A part of a declaration of the tensors a, b or c, or of two of them.
+PartDeclared MadeDeclaration(NodeId node, uint64_t number, fuzz::FuzzInput* input) {
+  std::vector<TensorDeclaration> tensors;
+  const uint8_t bits = input->Get<uint8_t>();
+  for (int i = 0; i < 3; ++i) {
+    TensorDeclaration tensor;
+    tensor.name = std::string(1, static_cast<char>('a' + i));
+    tensor.elements = bits >> 6 == 3 ? 7 : 10;
+    if ((bits >> i & 1) != 0) tensors.push_back(tensor);
+  }
+  PartDeclared event{node, {.number = number, .digest = DigestOf(tensors)}};
+  event.part.count = static_cast<uint32_t>(tensors.size());
+  // All of them, the digest alone, or a part.
+  const size_t first = (bits >> 3 & 3) == 3 && !tensors.empty() ? 1 : 0;
+  event.part.first = static_cast<uint32_t>(first);
+  if ((bits >> 3 & 3) != 1) {
+    event.part.tensors.assign(tensors.begin() + static_cast<ptrdiff_t>(first), tensors.end());
+  }
+  if ((bits >> 3 & 3) == 2 && !event.part.tensors.empty()) event.part.tensors.resize(1);
+  return event;
+}
+
 // The events that inputs hardly ever have by themselves.
 JobEvent MadeEvent(fuzz::FuzzInput* input) {
   const auto node = static_cast<NodeId>(input->Get<uint8_t>() % 8);
   const std::string name(1, static_cast<char>('a' + input->Get<uint8_t>() % 3));
   const uint64_t number = input->Get<uint8_t>() % 4;
-  switch (input->Get<uint8_t>() % 9) {
+  switch (input->Get<uint8_t>() % 14) {
     case 0:
       return BarrierReached{node, name, number};
     case 1:
@@ -73,6 +95,20 @@ JobEvent MadeEvent(fuzz::FuzzInput* input) {
       if (number % 2 == 0) joined.lost = 0;
       return joined;
     }
+    case 8: {
+      NodeInfo worker{.id = static_cast<NodeId>(5 + input->Get<uint8_t>() % 4),
+                      .role = Role::kWorker,
+                      .rank = static_cast<Rank>(number % 2),
+                      .host = "h:4"};
+      return CandidateJoined{worker, 200 + number};
+    }
+    case 9:
+      return BoundaryEnded{kBoundary, {{static_cast<NodeId>(5 + number), {}}}};
+    case 10:
+    case 11:
+      return MadeDeclaration(node, number, input);
+    case 12:
+      return TensorsRetired{node, {static_cast<uint32_t>(number)}};
     default:
       return PlacementInstalled{node, {1, static_cast<uint32_t>(number)}};
   }
@@ -124,6 +160,8 @@ void Run(fuzz::FuzzInput input) {
   for (NodeId node = 0; node < 10; ++node) {
     (void)job.ViewOf(node);
     (void)job.LoadOf(node);
+    DeclarationPart part = MadeDeclaration(node, node, &input).part;
+    job.Declare(node, std::move(part), now + absl::Minutes(1), now);
   }
   // Shortened, the barriers are the same.
   const std::vector<JobEvent> barriers = job.BarrierEvents();
