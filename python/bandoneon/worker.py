@@ -159,11 +159,43 @@ class Worker:
             rank: int = lib.bdn_first_rank(handle)
             return rank
 
+    # ---- Coming into a job that runs, and going from one ----
+
+    def is_candidate(self) -> bool:
+        """Whether this worker has joined a job that runs, and was not taken in yet: bdn_is_candidate of bandoneon.h."""
+        with self._call() as (lib, handle):
+            return lib.bdn_is_candidate(handle) != 0
+
+    def candidates(self) -> int:
+        """How many workers wait at a boundary, as far as this one has heard. Others hear it earlier or later."""
+        with self._call() as (lib, handle):
+            count: int = lib.bdn_candidates(handle)
+            return count
+
+    def boundary(self, timeout: float | None = None) -> list[int]:
+        """Waits for all workers that are present, with nothing in flight, and takes in the candidates that wait here, too.
+        The ranks of those, rising: the same list in all."""
+        ranks = (c_int32 * self.size)()
+        count = c_size_t()
+        self._blocking(
+            lambda lib, handle: lib.bdn_boundary(handle, _seconds(timeout), ranks, self.size, byref(count))
+        )
+        return list(ranks)[: count.value]
+
+    def depart(self, reason: str) -> None:
+        """Goes from a job that goes on without this worker, as without one that is lost, and closes it. Where the job may
+        not go on without it (min-workers), this ends the job. Between steps."""
+        self._blocking(lambda lib, handle: lib.bdn_depart(handle, _encoded(reason)))
+        self._left = True
+        self.close()
+
     # ---- Life ----
 
     def leave(self, timeout: float | None = None) -> None:
         """Says that this worker is done, once the servers have all that it has started, and waits until
         all workers have said so. What needs it from then on fails in the others."""
+        if self._left:
+            return
         try:
             self.settle()
         except errors.BandoneonError as error:
@@ -362,6 +394,15 @@ class Worker:
     def steps_ended(self) -> int | None:
         """By all optimizers; None where this is not the thread that steps, which may be anywhere between two."""
         return self._steps_ended if threading.get_ident() == self._stepping_thread else None
+
+    @property
+    def num_steps_ended(self) -> int:
+        """By all optimizers, whatever thread asks. A worker that goes on from another's state sets that one's."""
+        return self._steps_ended
+
+    @num_steps_ended.setter
+    def num_steps_ended(self, steps: int) -> None:
+        self._steps_ended = steps
 
     def push(self, tensor: int, data: int, **how: Any) -> int:
         """Starts one exchange, as push_all; the ticket."""

@@ -3,6 +3,7 @@
 import torch
 
 import bandoneon.torch as bdn
+from bandoneon.torch.batch_norm import average_batch_norm
 from cluster_helpers import linked, model_hash, run_job
 
 
@@ -35,8 +36,8 @@ def test_statistics_become_the_mean_and_counts_those_of_rank_0():
         norm.running_mean.fill_(float(worker.rank))
         norm.running_var.fill_(1.0 + worker.rank)
         norm.num_batches_tracked.fill_(5 + worker.rank)
-        bdn.average_batch_norm(net, worker=worker)
-        bdn.average_batch_norm(net, worker=worker)  # Again: the mean of equals.
+        average_batch_norm(net, worker=worker)
+        average_batch_norm(net, worker=worker)  # Again: the mean of equals.
         return norm.running_mean, norm.running_var, norm.num_batches_tracked
 
     for mean, var, count in run_job(job, workers=4):
@@ -49,7 +50,7 @@ def test_a_model_without_batch_norm_is_left_alone():
     def job(worker):
         net = torch.nn.Linear(3, 3)
         before = [param.detach().clone() for param in net.parameters()]
-        bdn.average_batch_norm(net, worker=worker)
+        average_batch_norm(net, worker=worker)
         return all(map(torch.equal, before, net.parameters()))
 
     assert run_job(job) == [True, True]
@@ -64,7 +65,7 @@ def train_with(make_optimizer, worker, steps=60):
         torch.nn.functional.cross_entropy(net(inputs), labels).backward()
         optimizer.step()
     local = net[1].running_mean.clone()
-    bdn.average_batch_norm(net, worker=worker)
+    average_batch_norm(net, worker=worker)
     net.eval()
     inputs, labels = make_digits(rank=50)
     return (net(inputs).argmax(1) == labels).float().mean().item(), local, model_hash(net)

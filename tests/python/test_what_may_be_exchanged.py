@@ -9,6 +9,7 @@ import torch
 
 import bandoneon
 import bandoneon.torch as bdn
+from bandoneon.torch.batch_norm import average_batch_norm
 from cluster_helpers import assert_same, fill, grads, loss_of, make_batch, model_hash, recorded_pushes, run_job
 from test_owners import OWNERS
 from test_processes import run_processes
@@ -241,7 +242,7 @@ def test_all_of_it_works_without_numpy(tmp_path):
                 optimizer.step()
             assert bdn.allgather_object(worker.rank, worker=worker) == [0, 1]
             loss = bdn.push_pull(torch.tensor([float(worker.rank)]), "loss", worker=worker).wait()
-            bdn.average_batch_norm(model, worker=worker)
+            average_batch_norm(model, worker=worker)
             bdn.save(sys.argv[1], {"model": model, "optimizer": optimizer}, worker=worker)
             bdn.load(sys.argv[1], {"model": model, "optimizer": optimizer}, worker=worker)
             optimizer.close()

@@ -21,23 +21,24 @@ EX_TEMPFAIL = 75
 
 
 class Job:
-    """A scheduler, two servers and three workers, each a process of its own."""
+    """A scheduler, two servers and three workers or so, each a process of its own."""
 
-    def __init__(self, tmp_path, settings, *scheduler_flags, program=PROGRAM):
+    def __init__(self, tmp_path, settings, *scheduler_flags, program=PROGRAM, workers=3):
         self.env = {k: v for k, v in os.environ.items() if not k.startswith("BANDONEON_")}
         self.env.update(settings)
         self.processes = {}
         port_file = tmp_path / "port"
         try:
-            self._start("scheduler", [BIN / "bandoneon-scheduler", "--workers=3", "--servers=2", "--heartbeat-interval=200ms",
-                                      "--lease-timeout=2s", f"--port-file={port_file}", *scheduler_flags])
+            self._scheduler = [BIN / "bandoneon-scheduler", f"--workers={workers}", "--servers=2", "--heartbeat-interval=200ms",
+                               "--lease-timeout=2s", *scheduler_flags]
+            self._start("scheduler", [*self._scheduler, f"--port-file={port_file}"])
             self.processes["scheduler"].wait_for("listens at")
             self.env["BANDONEON_SCHEDULER"] = f"127.0.0.1:{port_file.read_text().strip()}"
             for rank in range(2):
                 self._start(f"server {rank}", [BIN / "bandoneon-server", f"--rank={rank}"])
-            for rank in range(3):
+            for rank in range(workers):
                 self._start(f"worker {rank}", [sys.executable, program], BANDONEON_RANK=str(rank))
-            for rank in range(3):
+            for rank in range(workers):
                 self[rank].wait_for("running")
         except BaseException:
             self.close()
@@ -48,6 +49,11 @@ class Job:
 
     def _start(self, name, command, **variables):
         self.processes[name] = Process(name, [str(part) for part in command], dict(self.env, **variables))
+
+    def restart_scheduler(self):
+        """Starts the scheduler, which has ended, again: at its address, with its journal."""
+        self.processes["first scheduler"] = self.processes.pop("scheduler")
+        self._start("scheduler", [*self._scheduler, f"--listen={self.env['BANDONEON_SCHEDULER']}"])
 
     def wait(self, *names, limit=40):
         """The exit codes of these."""

@@ -117,11 +117,7 @@ def test_the_scheduler_may_be_lost_while_one_waits(start, tmp_path):
     job.processes[name].wait_for("candidate 1")
     job.processes["scheduler"].child.send_signal(signal.SIGKILL)
     job.processes["scheduler"].child.wait()
-    port = job.env["BANDONEON_SCHEDULER"].split(":")[1]
-    job.processes["first scheduler"] = job.processes.pop("scheduler")
-    job._start("scheduler", [BIN / "bandoneon-scheduler", "--workers=3", "--servers=2", "--heartbeat-interval=200ms",
-                             "--lease-timeout=2s", f"--listen=127.0.0.1:{port}", "--min-workers=1", f"--journal={journal}",
-                             "--scheduler-timeout=60s"])
+    job.restart_scheduler()
     job.processes[name].wait_for("taken in")
     check(job, ["worker 0", "worker 2", name], tmp_path)
 

@@ -16,7 +16,6 @@ the one of init() is meant.
 
 from ..session import init, is_initialized, local_rank, local_size, rank, report, shutdown, size
 from . import algorithms as algorithms  # An export, to type checkers, too.
-from .batch_norm import average_batch_norm
 from .broadcast import allgather_object, broadcast_object, broadcast_optimizer_state, broadcast_parameters
 from .checkpoint import load, save
 from .ddp import DDPState, ddp_hook
@@ -29,6 +28,7 @@ from .named_recipes import recipe
 from .old_names import keep_moved_modules, moved_name
 from .optimizer import DistributedOptimizer
 from .server_optimizer import ServerOptimizer
+from .training_state import TrainingState
 
 __all__ = [
     "DDPState",
@@ -36,8 +36,8 @@ __all__ = [
     "Links",
     "LocalSteps",
     "ServerOptimizer",
+    "TrainingState",
     "allgather_object",
-    "average_batch_norm",
     "barrier",
     "broadcast_object",
     "broadcast_optimizer_state",

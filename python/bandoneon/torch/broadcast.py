@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..errors import InvalidArgument
+from ..errors import FailedPrecondition, InvalidArgument
 from ..session import default_worker
 from ..worker import Worker
 from .exchange import push_pull
@@ -33,12 +33,15 @@ def broadcast_parameters(parameters: Any, root: int = 0, *, worker: Worker | Non
 
     `parameters` is a module, a state_dict, or (name, tensor) pairs. What differs in name, shape or
     type from root's is an error that names it. What has root's values already, by its hash, is not sent.
+    A worker that joins a job that runs keeps its own, until a TrainingState gives it the others'.
     """
     worker = worker or default_worker()
     named = [(name, t) for name, t in _named_tensors(parameters) if t.numel()]
     for name, tensor in named:
         check_exchangeable(tensor, name, what="", remedy=_DENSE_ALONE)
         check_writable(tensor, name)
+    if worker.is_candidate():
+        return
     _check_layout(worker, named, root)
     with torch.no_grad():
         for batch in _batches([tensor for _, tensor in named]):
@@ -48,8 +51,11 @@ def broadcast_parameters(parameters: Any, root: int = 0, *, worker: Worker | Non
 def broadcast_optimizer_state(
     optimizer: torch.optim.Optimizer, root: int = 0, *, worker: Worker | None = None
 ) -> None:
-    """Gives every worker the optimizer's state and hyperparameters of worker `root`. Collective."""
+    """Gives every worker the optimizer's state and hyperparameters of worker `root`. Collective. A worker that joins a
+    job that runs keeps its own, until a TrainingState gives it the others'."""
     worker = worker or default_worker()
+    if worker.is_candidate():
+        return
     payload = b""
     if worker.rank == root:
         buffer = io.BytesIO()
@@ -68,6 +74,7 @@ def broadcast_object(obj: Any = None, root: int = 0, *, worker: Worker | None = 
     Unpickling runs what the sender wrote: whoever may join the job is trusted with that.
     """
     worker = worker or default_worker()
+    _check_is_in(worker, "broadcast_object()")
     payload, failure = _pickled(obj) if worker.rank == root else (b"", None)
     payload = broadcast_bytes(worker, "object", payload, root)
     if failure is not None:
@@ -79,6 +86,7 @@ def allgather_object(obj: Any, *, worker: Worker | None = None) -> list[Any]:
     """[the object of worker 0, of worker 1, ...] at every worker, of those that were not lost. Collective: a
     broadcast from each, in turn, so keep them few and small. As broadcast_object in all else."""
     worker = worker or default_worker()
+    _check_is_in(worker, "allgather_object()")
     payload, failure = _pickled(obj)
     ranks = worker.present()
     payloads = [broadcast_bytes(worker, "object", payload if root == worker.rank else b"", root) for root in ranks]
@@ -87,6 +95,15 @@ def allgather_object(obj: Any, *, worker: Worker | None = None) -> list[Any]:
     return [
         obj if root == worker.rank else _unpickled(payload, root) for root, payload in zip(ranks, payloads)
     ]
+
+
+def _check_is_in(worker, what):
+    if worker.is_candidate():
+        raise FailedPrecondition(
+            f"{what} before TrainingState.steps(): this worker joins a job that runs, whose other workers have called this "
+            "long ago. Compute the object alike in all workers, or keep it in an object with state_dict() and "
+            "load_state_dict() that is in the TrainingState, which gives it to who comes later"
+        )
 
 
 def _pickled(obj):
@@ -123,6 +140,8 @@ def check_same_weights(worker, named):
 
 
 def _check_same(worker, named, remedy):
+    if worker.is_candidate():
+        return  # Its values are replaced before it steps.
     root = worker.present()[0]
     mine = [[name, str(t.dtype), list(t.shape), checksum(t.detach())] for name, t in named]
     agree(worker, "replicas", mine, root, lambda *lists: _differing_values(*lists, remedy))
@@ -155,7 +174,7 @@ def broadcast_bytes(worker, name, payload, root):
     """Root's bytes at every worker."""
     length = ctypes.c_uint64(len(payload))
     worker.broadcast(f"{name}/length", ctypes.addressof(length), 8, root)
-    data = (ctypes.c_char * _room_for(length.value))()
+    data = (ctypes.c_char * room_for(length.value))()
     if worker.rank == root:
         ctypes.memmove(data, payload, len(payload))
     if length.value:
@@ -163,8 +182,8 @@ def broadcast_bytes(worker, name, payload, root):
     return data[: length.value]
 
 
-def _room_for(num_bytes):
-    """Up to an eighth more: every size that is broadcast stays declared, so there are to be few."""
+def room_for(num_bytes):
+    """The size in which so many bytes are broadcast: up to an eighth more: every size that is broadcast stays declared, so there are to be few."""
     unit = 1 << max(num_bytes.bit_length() - 4, 4)
     return -(-num_bytes // unit) * unit
 

@@ -96,6 +96,10 @@ class DDPState:
             self.load_comm_state_dict(self._loaded)
             self._loaded = None
 
+    def refuses_newcomers(self) -> str | None:
+        """Why no worker can be taken into a job of this one."""
+        return "DistributedDataParallel's process group takes no process in, and does not outlive one that is lost"
+
     def comm_state_dict(self) -> dict[str, Any]:
         """This rank's residuals, momentum and steps; of rank 0, what the servers owe, too."""
         self._guard.check()

@@ -16,6 +16,7 @@ from .algorithms.outer_steps import Average, Nesterov, SignMomentum, SlowMo  # n
 from .algorithms.pace import Pace
 from .algorithms.qsr import QSR
 from .comm_state import ResumeCheck, fitting_state, saved_by, step_to_resume_at
+from .handover import Handover, load_exactly
 from .hints import Closure, NamedParameters, OuterRule, SavedState
 from .hyperparameters import check_steps
 from .links import Links, link_table, takes_links
@@ -219,6 +220,46 @@ class LocalSteps(WrappedOptimizer):
             with torch.no_grad():
                 for m, values in zip(self._links.members, own):
                     m.param.copy_(values)
+
+    @property
+    def is_together(self) -> bool:
+        """Whether all workers' replicas are equal now: the last step ended with a meeting."""
+        return self.meetings > 0 and self.local_steps == self._last_meeting
+
+    @property
+    def replicas_are_equal(self) -> bool:
+        """Whether models are the same in all workers after a meeting."""
+        return not self.local_residual
+
+    def refuses_newcomers(self) -> str | None:
+        """Why no worker can be taken into a job of this one, or None."""
+        return "tau=Pace(...) has workers make unequally many steps" if self._is_paced else None
+
+    def count_samples(self, samples: float) -> None:
+        """What this worker moves until the next meeting is of so many samples: weight= of it."""
+        self._weight.count_samples(samples)
+
+    def handover(self) -> Handover:
+        """What a newcomer takes over after a meeting: the common weights, and the inner optimizer of one worker."""
+        place = {
+            "local_steps": self.local_steps,
+            "meetings": [self.meetings, self._last_meeting, self._next_meeting],
+            "skipped_rounds": self.skipped_rounds,
+            "steps": self._links.step_count.ended,
+        }
+        return Handover({"weights": self._common, **place}, {"inner": self.inner.state_dict()})
+
+    def take_over(self, given: Handover) -> None:
+        """Goes on from another worker's handover(), right after a meeting."""
+        load_exactly(self.inner, given.lent["inner"])
+        self._common = [weights.clone() for weights in given.common["weights"]]
+        self.local_steps = given.common["local_steps"]
+        self.meetings, self._last_meeting, self._next_meeting = given.common["meetings"]
+        self.skipped_rounds = given.common["skipped_rounds"]
+        self._links.step_count.ended = given.common["steps"]
+        self._take_common()
+        self._written.note()
+        self._resume_check.is_settled = True
 
     @property
     def _settings(self):

@@ -48,6 +48,7 @@ _MOVED_NAMES = {
     "Recipe": "bandoneon.torch.named_recipes",
     "SignMomentum": "bandoneon.torch.algorithms",
     "SlowMo": "bandoneon.torch.algorithms",
+    "average_batch_norm": "bandoneon.torch.batch_norm",
     "default_worker": "bandoneon",
     "empty": "bandoneon.torch.exchange",
     "muon_groups": "bandoneon.torch.algorithms",

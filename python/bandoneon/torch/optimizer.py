@@ -24,6 +24,7 @@ from .forward_overlap import (
     check_steps_one_by_one,
     has_other_hooks,
 )
+from .handover import Handover, load_exactly
 from .hints import NamedParameters, SavedState
 from .hyperparameters import check_steps
 from .late_parameters import LateParameters
@@ -273,6 +274,31 @@ class _Distributed:
             del self.param_groups[first:]
             raise
         parts.synchronizer.add(added)
+
+    @property
+    def is_together(self) -> bool:
+        """Whether all workers' replicas are equal now: no gradients wait that some have added up by themselves."""
+        return not self._bandoneon.synchronizer.has_local_part
+
+    def refuses_newcomers(self) -> str | None:
+        """Why no worker can be taken into a job of this one, or None."""
+        if isinstance(self._bandoneon.synchronizer, LocalGroupSynchronizer):
+            return "local_group= adds gradients up in a torch.distributed group, whose processes go and come together"
+        return None
+
+    def count_samples(self, samples: float) -> None:
+        """This worker's part of the next step is the mean of so many: weight= of it."""
+        self._bandoneon.synchronizer.count_samples(samples)
+
+    def handover(self) -> Handover:
+        """What a newcomer takes over: its links begin without residuals and momentum."""
+        return Handover({"optimizer": self.state_dict(), "steps": self._bandoneon.parameters.step_count.ended})
+
+    def take_over(self, given: Handover) -> None:
+        """Goes on from another worker's handover()."""
+        load_exactly(self, given.common["optimizer"])
+        self._bandoneon.parameters.step_count.ended = given.common["steps"]
+        self._bandoneon.resume_check.is_settled = True
 
     def comm_state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs beside state_dict(): this rank's residuals, momentum and steps; of

@@ -343,7 +343,10 @@ class ParameterSet:
     @torch.no_grad()
     def share_weights(self, timeout=None, step=0):
         """The first worker's parameters become the servers' weights as of `step`, and then every worker's
-        parameters. Who has them already, by their hashes, is not sent them."""
+        parameters. Who has them already, by their hashes, is not sent them. A worker that joins a job that runs keeps
+        its own until it was taken in."""
+        if self.worker.is_candidate():
+            return
         if self.worker.present(timeout)[0] == self.worker.rank:
             for m in self.members:
                 self._set_server_state(m, "weights", m.param, step, timeout)

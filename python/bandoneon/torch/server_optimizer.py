@@ -11,6 +11,7 @@ from ..errors import FailedPrecondition, InvalidArgument
 from ..session import default_worker
 from ..worker import Worker
 from .comm_state import ResumeCheck, fitting_state, saved_by
+from .handover import Handover
 from .hints import Closure, NamedParameters, SavedState
 from .hyperparameters import check_not_negative, rule_text
 from .links import Links, link_table, takes_links
@@ -173,6 +174,25 @@ class ServerOptimizer(WrappedOptimizer):
             return host_zeros(param.shape)
         grad = self._links.dense(member, grad)
         return host_empty(param.shape).copy_(grad)
+
+    def count_samples(self, samples: float) -> None:
+        """This worker's part of the next step is the mean of so many: weight= of it."""
+        self._weight.count_samples(samples)
+
+    def handover(self) -> Handover:
+        """What a newcomer takes over: weights come with the model, and moments are the servers'."""
+        counts = {"skipped_steps": self.skipped_steps, "steps": self._links.step_count.ended}
+        return Handover({"optimizer": self.state_dict(), "rules": list(self._rules), **counts})
+
+    def take_over(self, given: Handover) -> None:
+        """Goes on from another worker's handover(), once the model has its weights."""
+        self.load_state_dict(given.common["optimizer"])
+        self._rules = list(given.common["rules"])
+        self._is_first = False  # If it is now, it tells the servers all rules with its first step.
+        self.skipped_steps = given.common["skipped_steps"]
+        self._links.step_count.ended = given.common["steps"]
+        self._written.note()
+        self._resume_check.is_settled = True
 
     def comm_state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs beside the model: residuals, steps and parameters of this rank; of rank

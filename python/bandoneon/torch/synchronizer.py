@@ -66,6 +66,15 @@ class Synchronizer:
         self._frozen_here = []  # slots of frozen parameters that others have a gradient of
         self._given_up_at = None  # steps that had ended when a round was given up
 
+    @property
+    def has_local_part(self):
+        """Whether gradients of passes are in `grad` that no round has exchanged."""
+        return self._local_passes > 0 or self._has_local_part
+
+    def count_samples(self, samples):
+        """As Weight's."""
+        self._weights.count_samples(samples)
+
     # ---- Membership ----
 
     def add(self, members):

@@ -15,9 +15,21 @@ class Weight:
             given = _checked(given)
         self._given = given
         self._unit = unit
+        self._samples = None  # where the program counts them
+
+    def count_samples(self, samples):
+        """This worker's part of what comes next is the mean of so many."""
+        if self._given is not None:
+            raise InvalidArgument(
+                f"weight={self._given!r} says already what this worker's part of a step counts for, and so would "
+                "TrainingState.count(): leave weight= out"
+            )
+        self._samples = _checked(samples)
 
     def now(self):
         """Of the exchange that begins. 0 adds nothing: it is sent as absent."""
+        if self._samples is not None:
+            return self._unit * self._samples
         if self._given is None:
             return self._unit
         return self._unit * (_checked(self._given()) if callable(self._given) else self._given)
@@ -25,7 +37,7 @@ class Weight:
     @property
     def out_of_data(self):
         """Of a worker that has run out of data while others go on."""
-        return self._unit if self._given is None else 0.0
+        return self._unit if self._given is None and self._samples is None else 0.0
 
 
 def average_unit(average, worker):

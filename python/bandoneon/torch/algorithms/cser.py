@@ -13,6 +13,7 @@ from ...session import default_worker
 from ...worker import Worker
 from ..broadcast import broadcast_parameters
 from ..comm_state import ResumeCheck, fitting_state, saved_by, step_to_resume_at
+from ..handover import Handover, load_exactly
 from ..hints import Closure, NamedParameters, SavedState
 from ..hyperparameters import check_steps
 from ..link_options import LinkOptions, LinkTable
@@ -218,6 +219,26 @@ class CSER(WrappedOptimizer):
             with torch.no_grad():
                 for param, values in zip(self._params, own):
                     param.copy_(values)
+
+    replicas_are_equal = False  # Models drift apart.
+
+    def handover(self) -> Handover:
+        """What a newcomer takes over: xhat, from which it has not drifted, and the inner optimizer of one worker; with
+        implementation="model", which has no xhat, that worker's model."""
+        common = {"steps": self.steps, "ended": self._reset.step_count.ended, "weights": self._common}
+        return Handover(common, {"inner": self.inner.state_dict()})
+
+    @torch.no_grad()
+    def take_over(self, given: Handover) -> None:
+        """Goes on from another worker's handover(), once the model has that one's weights."""
+        load_exactly(self.inner, given.lent["inner"])
+        if self._common is not None:
+            self._common = [weights.clone() for weights in given.common["weights"]]
+            for param, values in zip(self._params, self._common):
+                param.copy_(values)
+        self.steps = given.common["steps"]
+        self._reset.step_count.ended = given.common["ended"]
+        self._resume_check.is_settled = True
 
     def comm_state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs beside this rank's model and state_dict(): xhat and steps."""

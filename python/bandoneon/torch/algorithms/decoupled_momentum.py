@@ -84,6 +84,8 @@ class DeMo(StepExchangeOptimizer):
         super().__init__(params, defaults, settings, table, links, worker, memories=["momentum"], as_float32=True)
         self._transforms = {id(m.param): ChunkedDCT(m.shape, int(chunk)) for m in self._links.members}
 
+    lends_memory = False  # What another worker owes is sent by that one.
+
     def _message(self, part):
         """DCT(decay d + lr g)."""
         advanced = part.memory["momentum"] * part.group["decay"]

@@ -147,6 +147,10 @@ class EF21(WrappedOptimizer):
             "min-workers use another optimizer, such as DistributedOptimizer(push='ef(...)')"
         )
 
+    def refuses_newcomers(self) -> str | None:
+        """Why no worker can be taken into a job of this one."""
+        return "of EF21 the servers track a mean in which every worker of the beginning has its share"
+
     def comm_state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs beside model and state_dict(): this rank's momentum, residuals and steps; of
         rank 0, what the servers hold, too."""

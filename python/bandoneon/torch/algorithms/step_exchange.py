@@ -12,6 +12,7 @@ from ...errors import Unimplemented
 from ...session import default_worker
 from ..comm_state import ResumeCheck, fitting_state, saved_by, step_to_resume_at
 from ..ddp_besides import DDPBesides
+from ..handover import Handover, load_exactly
 from ..hints import Closure, SavedState
 from ..local_memory import LocalMemory
 from ..loss_scale import RefusesGradScaler
@@ -47,6 +48,7 @@ class StepExchangeOptimizer(RefusesGradScaler, torch.optim.Optimizer):
     subclass names; `state` is the same in all."""
 
     asks_for_left_out = False  # whether _apply() reads part.left_out
+    lends_memory = True  # whether a newcomer begins with another worker's memories, or with zeros
 
     def __init__(self, params, defaults, settings, table, links, worker, memories=(), **how):
         """params: as torch.optim takes them, or with names, as split_names() does. settings: "algorithm", and the
@@ -111,6 +113,19 @@ class StepExchangeOptimizer(RefusesGradScaler, torch.optim.Optimizer):
         """Takes the step of a parameter by the mean of all workers' messages, which it may overwrite, and updates
         part.state and part.memory. state["step"] counts this step already."""
         raise NotImplementedError
+
+    def handover(self) -> Handover:
+        """What a newcomer takes over; its residuals are 0."""
+        memory = self._memory.state_dict() if self.lends_memory else None
+        return Handover({"optimizer": self.state_dict(), "steps": self._links.step_count.ended}, {"memory": memory})
+
+    def take_over(self, given: Handover) -> None:
+        """Goes on from another worker's handover()."""
+        load_exactly(self, given.common["optimizer"])
+        if given.lent["memory"] is not None:
+            self._memory.load_state_dict(given.lent["memory"])
+        self._links.step_count.ended = given.common["steps"]
+        self._resume_check.is_settled = True
 
     def comm_state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs beside state_dict(): what this rank alone keeps, its residuals and steps; of

@@ -1,0 +1,452 @@
+"""A training that workers leave, and that others come into, between two steps."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from typing import Any, Callable, Iterator, Mapping
+
+import torch
+
+from .. import endings
+from ..errors import BandoneonError, Evicted, FailedPrecondition, InvalidArgument
+from ..json_log import LOGGER as _log
+from ..session import default_worker
+from ..worker import Declaration, Worker
+from .checkpoint import LostAmidSave, has_checkpoint, load, save, split_module
+from .handover import Handover, hand_over
+from .tensors import host_zeros
+
+__all__ = ["TrainingState"]
+
+# Of a job's time at most a tenth goes into changes, if the program says nothing else.
+_STEADY_TIMES = 10.0
+_LEAST_SECONDS = 1.0
+_STEP = "step of TrainingState"
+
+
+class TrainingState:
+    """What a training is at a step: with it a job goes on while workers leave, are lost, and come back. Made by all
+    workers, behind all of its objects.
+
+        state = bdn.TrainingState({"model": model, "optimizer": optimizer, "schedule": schedule}, checkpoint="run1")
+        for step in state.steps(10_000):
+            inputs, labels = batch_of(step, *state.shard)
+            loss_of(model, inputs, labels).backward()
+            optimizer.step(); optimizer.zero_grad(); schedule.step()
+
+    Where the scheduler's setting min-workers lets a job go on without a lost worker, another process of the same program
+    may take its rank: it runs up to steps(), waits there while the others train, and is taken in between two of their
+    steps. There it is given the state of one of them, and goes on from their step. Its residuals are 0. Before steps()
+    its broadcast_parameters(), barriers and loads by optimizers leave what it has; broadcast_object() and push_pull()
+    are refused there.
+
+    objects: by name, what is the same in all workers: modules, the optimizers, and whatever else has state_dict() and
+        load_state_dict(): schedulers, GradScaler, averaged models. Of modules each worker's buffers are its own, and a
+        newcomer begins with those of one of the others. Where a newcomer comes, all compare what they have: a worker
+        whose state is another than that of most is named, and out.
+    own: the same, of objects that are each worker's own, such as a loader: checkpoints keep them, newcomers begin with
+        theirs as they are.
+    checkpoint: a directory, or URL, as bdn.save() takes it. steps() goes on from what it holds, saves there every `every`
+        steps and at the end, and when all workers leave at once.
+    on_sigterm: "leave": at SIGTERM this worker leaves within two steps, and its process ends with status 75, which says:
+        start me again. None: SIGTERM is the program's.
+    on_change: a function that each worker calls when others have come or gone, between two steps.
+    join_interval: seconds from one taking in of newcomers to the next. By default ten times as long as the last one took,
+        and 1 s at least.
+    heal_timeout: a newcomer that has not got the state after so many seconds goes again; the others wait for it so long.
+
+    Inside the loop each step has one step() of each optimizer, or none of any. With LocalSteps workers are taken in at
+    meetings. Not together with DistributedDataParallel and its hook, EF21, local_group= and Pace: with them a job
+    survives what it survives without this, and takes nobody in.
+    """
+
+    def __init__(
+        self,
+        objects: Mapping[str, Any],
+        *,
+        own: Mapping[str, Any] | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        every: int | None = None,
+        on_sigterm: str | None = "leave",
+        on_change: Callable[[], Any] | None = None,
+        join_interval: float | None = None,
+        heal_timeout: float = 300.0,
+        worker: Worker | None = None,
+    ) -> None:
+        self._worker = worker or default_worker()
+        self._objects = dict(objects)
+        self._own = dict(own or {})
+        _check_objects(self._objects, self._own)
+        if on_sigterm not in ("leave", None):
+            raise InvalidArgument(f"on_sigterm={on_sigterm!r} is neither 'leave' nor None")
+        if every is not None and (checkpoint is None or not isinstance(every, int) or every < 1):
+            raise InvalidArgument(f"every={every!r}: 1 or more steps from one checkpoint to the next, with checkpoint=")
+        for name, seconds in (("join_interval", join_interval), ("heal_timeout", heal_timeout)):
+            if seconds is not None and not seconds >= 0:
+                raise InvalidArgument(f"{name}={seconds!r} is not a number of seconds, 0 or more")
+        self._checkpoint, self._every = checkpoint, every
+        self._on_sigterm, self._on_change = on_sigterm, on_change
+        self._join_interval, self._heal_timeout = join_interval, heal_timeout
+        self._refusal = _refusal_of(self._objects)
+        self._step = 0  # that comes next
+        self._saved_at = 0
+        self._roster: list[int] = []
+        self._why_leave: str | None = None
+        self._next_change = 0.0
+        self._ballot: _Ballot | None = None
+        self._is_running = self._has_left = False
+
+    # ---- For the program ----
+
+    @property
+    def shard(self) -> tuple[int, int]:
+        """(index, count): this worker's part of a step's data, of so many parts that the workers of this step take."""
+        return self._roster.index(self._worker.rank), len(self._roster)
+
+    def count(self, total: int) -> int:
+        """How many of a step's `total` samples are this worker's part, so that the batch of all stays the same however
+        many workers there are: parts differ by one at most, and count in the mean by their samples."""
+        if not isinstance(total, int) or total < 1:
+            raise InvalidArgument(f"total={total!r} is not a number of samples, 1 or more")
+        index, count = self.shard
+        samples = total // count + (index < total % count)
+        for item in self._objects.values():
+            if hasattr(item, "count_samples"):
+                item.count_samples(samples)
+        return samples
+
+    def leave(self, reason: str = "its program said so") -> None:
+        """Has this worker leave the job within two steps: its loop over steps() ends early, and the others go on."""
+        self._why_leave = self._why_leave or reason
+
+    def steps(self, total: int) -> Iterator[int]:
+        """The numbers of the steps that are left of `total`, for a for loop. Collective. Begins at 0, at the step of the
+        checkpoint, or, in a worker that comes into a job that runs, at that of the others."""
+        if not isinstance(total, int) or total < 0:
+            raise InvalidArgument(f"total={total!r} is not a number of steps, 0 or more")
+        if self._is_running:
+            raise FailedPrecondition("steps() runs already: one loop at a time")
+        self._is_running = True
+        try:
+            with self._noticing_sigterm():
+                self._begin()
+                while self._step < total and not self._has_left:
+                    yield self._step
+                    self._step += 1
+                    self._end_step(is_last=self._step == total)
+                if self._checkpoint is not None and not self._has_left and self._saved_at < self._step:
+                    self._save()
+        finally:
+            self._is_running = False
+
+    # ---- Between two steps ----
+
+    def _begin(self):
+        worker = self._worker
+        if worker.is_candidate():
+            if self._refusal is not None:
+                raise FailedPrecondition(f"this worker cannot come into a job that runs: {self._refusal}")
+            _log.info("this worker joins a job that runs, and waits for the end of a step of the others")
+            self._come()
+        else:
+            self._ballot = self._ballot or _Ballot(worker)
+            self._load()
+            self._set_roster(worker.present())
+        self._ballot.cast(self._why_leave is not None, False)
+
+    def _end_step(self, is_last):
+        if not all(getattr(item, "is_together", True) for item in self._objects.values()):
+            return
+        present, leaving, wants = self._ballot.count()
+        self._set_roster(present)
+        if (leaving or wants) and not is_last:
+            self._change(leaving)
+        if self._has_left:
+            return
+        if self._every is not None and not is_last and self._step - self._saved_at >= self._every:
+            self._save()
+        if not is_last:
+            self._ballot.cast(self._why_leave is not None, self._wants_change())
+
+    def _wants_change(self):
+        return self._refusal is None and self._worker.candidates() > 0 and time.monotonic() >= self._next_change
+
+    def _set_roster(self, ranks):
+        before, self._roster = self._roster, list(ranks)
+        if before and before != self._roster and self._on_change is not None:
+            self._on_change()
+
+    def _change(self, leaving):
+        """All are here. Takes newcomers in, and lets go who leaves."""
+        began = time.monotonic()
+        worker = self._worker
+        worker.settle()
+        newcomers = worker.boundary()
+        if newcomers:
+            present, num_bytes = self._heal(newcomers, self._given())
+        else:
+            present, num_bytes = worker.present(), 0
+        took = time.monotonic() - began
+        pause = _STEADY_TIMES * took if self._join_interval is None else self._join_interval
+        self._next_change = time.monotonic() + max(pause, 0.0 if self._join_interval is not None else _LEAST_SECONDS)
+        if newcomers:
+            _log.info(
+                "step %d: worker %s came into the job, which stood %.2f s for it and %.1f MB of state",
+                self._step, ", ".join(map(str, newcomers)), took, num_bytes / 1e6,
+            )
+        staying = [rank for rank in present if rank not in leaving]
+        if worker.rank in leaving:
+            self._go(others_go_on=bool(staying))
+        else:
+            self._set_roster(staying)
+
+    def _go(self, others_go_on):
+        reason = self._why_leave
+        if others_go_on:
+            self._worker.depart(reason)
+        else:
+            if self._checkpoint is not None:
+                self._save()
+            self._worker.leave()
+        self._has_left = True
+        if reason == _SIGTERM:
+            raise SystemExit(endings.START_ME_AGAIN)
+
+    # ---- Newcomers ----
+
+    def _come(self):
+        """Waits to be taken in, and takes the others' state over."""
+        worker = self._worker
+        newcomers = worker.boundary()
+        is_late = threading.Event()
+
+        def give_up():
+            is_late.set()
+            with contextlib.suppress(BandoneonError):
+                worker.depart(f"it had not got the state of training after {self._heal_timeout:g} s")
+
+        timer = threading.Timer(self._heal_timeout, give_up)
+        timer.daemon = True
+        timer.start()
+        try:
+            self._ballot = _Ballot(worker)
+            present, _ = self._heal(newcomers, None)
+        except BaseException as error:
+            if is_late.is_set():
+                raise Evicted(
+                    f"this worker had not got the state of training after heal_timeout, {self._heal_timeout:g} s, and has "
+                    "left the job, which goes on without it"
+                ) from error
+            with contextlib.suppress(BandoneonError):
+                worker.depart(f"it could not take the state of training over: {endings.describe(error)}")
+            raise
+        finally:
+            timer.cancel()
+        self._set_roster(present)
+
+    def _given(self):
+        """This worker's state, as it is handed over."""
+        equal = all(getattr(item, "replicas_are_equal", True) for item in self._objects.values())
+        state = {"training": Handover({"step": self._step, "steps ended": self._worker.num_steps_ended})}
+        for name, item in self._objects.items():
+            if isinstance(item, torch.nn.Module):
+                parameters, rest = split_module(item)
+                common, lent = ({"parameters": parameters}, {}) if equal else ({}, {"parameters": parameters})
+                state[f"object {name}"] = Handover(common, {**lent, "rest": rest})
+            elif hasattr(item, "handover"):
+                state[f"object {name}"] = item.handover()
+            else:
+                state[f"object {name}"] = Handover({"state": item.state_dict()})
+        return state
+
+    def _take(self, state):
+        at = state["training"].common
+        missing = {f"object {name}" for name in self._objects} ^ (set(state) - {"training"})
+        if missing:
+            raise InvalidArgument(f"the TrainingState of the others has other objects than this one's: {sorted(missing)[0]}")
+        for name, item in sorted(self._objects.items(), key=lambda entry: _order_of(entry[1])):
+            given = state[f"object {name}"]
+            if isinstance(item, torch.nn.Module):
+                parts = {**given.common, **given.lent}
+                item.load_state_dict({**parts["parameters"], **parts["rest"]})
+            elif hasattr(item, "take_over"):
+                item.take_over(given)
+            else:
+                item.load_state_dict(given.common["state"])
+        self._step = self._saved_at = at["step"]
+        self._worker.num_steps_ended = at["steps ended"]
+
+    def _heal(self, newcomers, mine):
+        """Has the newcomers take over the state of the lowest rank of the others; who is present then, and the bytes of
+        the state. `mine`: this worker's state, None of a newcomer."""
+        worker = self._worker
+        while True:
+            present = worker.present()
+            staying = [rank for rank in present if rank not in newcomers]
+            if not staying:
+                raise FailedPrecondition(
+                    "all workers that had the state of training were lost while they gave it; start the job again"
+                    + ("" if self._checkpoint is None else " from its checkpoint")
+                )
+            received = None
+            try:
+                received = hand_over(worker, mine, staying[0])
+            except FailedPrecondition as error:
+                _log.warning("worker %d was lost while it gave the state of training: %s", staying[0], error)
+            differs = received is not None and received.differs is not None
+            failed, differing = self._ballot.agree(received is None, differs)
+            if not failed:
+                break
+        if differing:
+            self._end_of_those_that_differ(differing, staying, received)
+        if mine is None:
+            self._take(received.state)
+        return worker.present(), received.num_bytes
+
+    def _end_of_those_that_differ(self, differing, staying, received):
+        rank = self._worker.rank
+        who = ", ".join(map(str, differing))
+        what = received.differs.removeprefix("object ") if received.differs else "the state"
+        if 2 * len(differing) >= len(staying):
+            raise FailedPrecondition(
+                f"the replicas have come apart: {what} of worker {who} is not that of worker {staying[0]}, and no more than "
+                "half of the workers have the same. What is each worker's own goes into TrainingState(own=)"
+            )
+        if rank in differing:
+            self._worker.depart(f"{what} is not the same in it as in worker {staying[0]} and most others")
+            raise Evicted(
+                f"this worker's state is not that of the others: {what} differs from that of worker {staying[0]}. It has left "
+                "the job, which goes on without it; started again, it takes the others' state over. What is each "
+                "worker's own goes into TrainingState(own=)"
+            )
+
+    # ---- Checkpoints and signals ----
+
+    def _all_to_save(self):
+        return {**self._objects, **self._own}
+
+    def _load(self):
+        if self._checkpoint is None or not has_checkpoint(self._checkpoint, worker=self._worker):
+            return
+        values = load(self._checkpoint, self._all_to_save(), worker=self._worker)
+        if _STEP not in values:
+            raise InvalidArgument(
+                f"the checkpoint in {self._checkpoint} is none of TrainingState: it does not say its step. Give another "
+                "directory, and bdn.load() that one before"
+            )
+        self._step = self._saved_at = values[_STEP]
+
+    def _save(self):
+        try:
+            save(self._checkpoint, {**self._all_to_save(), _STEP: self._step}, worker=self._worker)
+        except LostAmidSave as error:  # In all workers; the next step tries again.
+            _log.warning("no checkpoint of step %d: %s", self._step, error)
+            return
+        self._saved_at = self._step
+
+    @contextlib.contextmanager
+    def _noticing_sigterm(self):
+        """Leaves the signal alone where the program has a handler of its own, and a second one ends the process."""
+        is_ours = (
+            self._on_sigterm == "leave"
+            and threading.current_thread() is threading.main_thread()
+            and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        )
+
+        def note(number, frame):
+            self.leave(_SIGTERM)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+        if is_ours:
+            signal.signal(signal.SIGTERM, note)
+        try:
+            yield
+        finally:
+            if is_ours:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+_SIGTERM = "SIGTERM asked it to leave"
+
+
+class _Ballot:
+    """What all workers are told of each other, by two small exchanges: one that travels beside a step, and one for the
+    moment in which state is handed over. All get the same answer, whoever is lost meanwhile."""
+
+    def __init__(self, worker):
+        self._worker = worker
+        self._size = worker.size
+        spec = dict(push="none", pull="none")
+        self._beside, self._healed = worker.declare(
+            [
+                Declaration("state of training/roster", 2 * self._size + 1, **spec),
+                Declaration("state of training/healed", self._size + 1, **spec),
+            ]
+        )
+        self._values = host_zeros(2 * self._size + 1)
+        self._ticket = None
+
+    def cast(self, leaves, wants_change):
+        """Begins the exchange beside the next step."""
+        values = self._values.zero_()
+        values[self._worker.rank] = 1
+        values[self._size + self._worker.rank] = float(leaves)
+        values[2 * self._size] = float(wants_change)
+        self._ticket = self._worker.push(self._beside, values.data_ptr(), keep=values)
+
+    def count(self):
+        """(ranks that took part, those of them that leave, whether anybody wants a change)"""
+        self._worker.wait(self._ticket)
+        present = self._values[: self._size].nonzero().flatten().tolist()
+        leaving = self._values[self._size : -1].nonzero().flatten().tolist()
+        return present, leaving, bool(self._values[-1])
+
+    def agree(self, has_failed, differs):
+        """(whether anybody has failed, the ranks of those that differ)"""
+        values = host_zeros(self._size + 1)
+        values[self._worker.rank] = float(differs)
+        values[-1] = float(has_failed)
+        self._worker.wait(self._worker.push(self._healed, values.data_ptr(), keep=values))
+        return bool(values[-1]), values[:-1].nonzero().flatten().tolist()
+
+
+def _order_of(item):
+    """Modules first, as optimizers look at their parameters, and then optimizers, which schedulers look at."""
+    return 0 if isinstance(item, torch.nn.Module) else 1 if isinstance(item, torch.optim.Optimizer) else 2
+
+
+def _check_objects(objects, own):
+    for argument, items in (("objects", objects), ("own", own)):
+        for name, item in items.items():
+            if not isinstance(name, str):
+                raise InvalidArgument(f"{argument}: the name {name!r} is no text")
+            if not (hasattr(item, "state_dict") and hasattr(item, "load_state_dict")) and not hasattr(item, "handover"):
+                is_hook = hasattr(item, "refuses_newcomers")
+                if not is_hook:
+                    raise InvalidArgument(
+                        f"{argument}[{name!r}] is a {type(item).__name__}, which has no state_dict() and load_state_dict(); keep "
+                        "values in an object that has them"
+                    )
+    both = objects.keys() & own.keys()
+    if both or _STEP in objects or _STEP in own:
+        raise InvalidArgument(f"{sorted(both)[0] if both else _STEP!r} is the name of two things: give each another one")
+    for name, item in objects.items():
+        if hasattr(item, "comm_state_dict") and not hasattr(item, "handover") and not hasattr(item, "refuses_newcomers"):
+            raise InvalidArgument(
+                f"objects[{name!r}] is a {type(item).__name__}, which exchanges something and has no handover(): what a worker "
+                "that comes into a running job is to begin with is not known"
+            )
+
+
+def _refusal_of(objects):
+    for name, item in objects.items():
+        why = getattr(item, "refuses_newcomers", lambda: None)()
+        if why is not None:
+            return f"{name!r} takes nobody in, because {why}"
+        if isinstance(item, torch.nn.parallel.DistributedDataParallel):
+            return f"{name!r} is in DistributedDataParallel, whose process group takes nobody in"
+    return None

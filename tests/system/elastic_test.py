@@ -1,0 +1,239 @@
+"""Trainings with a TrainingState whose workers are killed, leave and come back. Real processes; at each step all who are there
+must have the same weights, and the same state of the optimizer."""
+
+import pathlib
+import re
+import signal
+import sys
+
+import pytest
+from lost_worker_test import EX_TEMPFAIL, FABRIC, NETWORK, Job
+
+ENCRYPTED = NETWORK | {"BANDONEON_DATA_SECURITY": "encrypted", "BANDONEON_TOKEN": "secret"}
+PROGRAM = pathlib.Path(__file__).with_name("elastic_program.py")
+ALGORITHMS = ["sgd", "adamw", "forward", "links", "server", "local", "local_qsr", "local_residual", "cser", "cser_model", "lion",
+              "demo", "onebit_adam"]
+
+
+@pytest.fixture
+def start(tmp_path):
+    jobs = []
+
+    def make(case, *flags, workers=3, **settings):
+        jobs.append(Job(tmp_path, {"TEST_CASE": case, **settings}, "--min-workers=1", "--min-compress-bytes=1", *flags, program=PROGRAM, workers=workers))
+        return jobs[-1]
+
+    yield make
+    for job in jobs:
+        job.close()
+
+
+def steps_of(output):
+    """{step: (checksum and rate, shard)}"""
+    lines = re.findall(r"^step (\d+) (\w+ \S+) shard (\d+/\d+)", output, re.MULTILINE)
+    return {int(step): (sums, shard) for step, sums, shard in lines}
+
+
+def come(job, rank, name=None, **variables):
+    name = name or f"return of worker {rank}"
+    job._start(name, [sys.executable, PROGRAM], BANDONEON_RANK=str(rank), TEST_SEED="7", **variables)
+    job.processes[name].wait_for(f"candidate {rank}")
+    job.processes[name].wait_for("step")
+    return name
+
+
+def check(job, names):
+    """These have ended well, together, and had the same at every step that two of them have."""
+    assert set(job.wait(*names, "server 0", "server 1", "scheduler", limit=90)) == {0}
+    known = {}
+    for name in names:
+        output = job.processes[name].output()
+        assert output.splitlines()[-1] == "left", output[-3000:]
+        for step, (sums, _) in steps_of(output).items():
+            assert known.setdefault(step, sums) == sums, f"step {step} of {name} differs"
+    return known
+
+
+@pytest.mark.parametrize("case", ALGORITHMS)
+def test_a_worker_comes_back(start, case):
+    job = start(case)
+    job[1].child.kill()
+    job[0].wait_for("the job goes on with 2 of 3 workers")
+    name = come(job, 1)
+    known = check(job, ["worker 0", "worker 2", name])
+    came = steps_of(job.processes[name].output())
+    assert len(came) >= 10 and min(came) > 20, "it began at a step of the others"
+    assert {shard for _, shard in came.values()} == {"1/3"}
+    assert max(known) >= 294
+
+
+@pytest.mark.parametrize("settings", [NETWORK, FABRIC, ENCRYPTED], ids=["network", "fabric", "encrypted"])
+def test_over_other_links(start, settings):
+    job = start("adamw", **settings)
+    job[0].child.kill()
+    job[1].wait_for("the job goes on with 2 of 3 workers")
+    name = come(job, 0)
+    check(job, ["worker 1", "worker 2", name])
+
+
+def test_two_come_at_once_and_one_again(start):
+    job = start("adamw", TEST_STEPS="500")
+    for rank in (1, 2):
+        job[rank].child.kill()
+    job[0].wait_for("the job goes on with 1 of 3 workers")
+    for rank in (1, 2):
+        job._start(f"return of worker {rank}", [sys.executable, PROGRAM], BANDONEON_RANK=str(rank), TEST_SEED="7")
+    for rank in (1, 2):
+        job.processes[f"return of worker {rank}"].wait_for("step")
+    job.processes["return of worker 2"].child.kill()
+    job[0].wait_for("the job goes on with 2 of 3 workers", times=2)
+    second = come(job, 2, "second return of worker 2")
+    known = check(job, ["worker 0", "return of worker 1", second])
+    assert max(known) == 499
+
+
+def test_the_giver_may_be_lost_while_it_gives(start):
+    job = start("adamw", TEST_FAULT="giver dies", TEST_STEPS="400")
+    job[2].child.kill()
+    job[0].wait_for("the job goes on with 2 of 3 workers")
+    job._start("newcomer", [sys.executable, PROGRAM], BANDONEON_RANK="2", TEST_FAULT="")
+    job.wait("worker 0")
+    assert job[0].child.returncode == -signal.SIGKILL
+    # The next giver dies, too: nobody has the state any more, which the newcomer says.
+    job.wait("worker 1", "newcomer")
+    output = job.processes["newcomer"].output()
+    assert "was lost while it gave the state of training" in output
+    assert "all workers that had the state of training were lost while they gave it" in output
+
+
+def test_another_gives_where_the_giver_is_lost(start):
+    job = start("adamw", TEST_STEPS="400")
+    job[0].child.kill()
+    job[1].wait_for("the job goes on with 2 of 3 workers")
+    # This one gives first the next time, as it has the lowest rank, and dies of it.
+    job._start("giver", [sys.executable, PROGRAM], BANDONEON_RANK="0", TEST_FAULT="giver dies")
+    job.processes["giver"].wait_for("step")
+    job[2].child.kill()
+    job[1].wait_for("the job goes on with 2 of 3 workers", times=2)
+    name = come(job, 2)
+    assert job.processes["giver"].child.wait() == -signal.SIGKILL
+    check(job, ["worker 1", name])
+    assert "worker 0 was lost while it gave the state of training" in job[1].output()
+
+
+def test_a_newcomer_that_dies_while_it_takes_over_is_a_lost_worker(start):
+    job = start("adamw", TEST_STEPS="400")
+    job[1].child.kill()
+    job[0].wait_for("the job goes on with 2 of 3 workers")
+    job._start("newcomer", [sys.executable, PROGRAM], BANDONEON_RANK="1", TEST_FAULT="newcomer dies")
+    job.processes["newcomer"].child.wait(60)
+    job[0].wait_for("the job goes on with 2 of 3 workers", times=2)
+    check(job, ["worker 0", "worker 2", come(job, 1)])
+
+
+def test_a_newcomer_that_is_too_slow_goes_again(start):
+    job = start("adamw", TEST_STEPS="400")
+    job[1].child.kill()
+    job[0].wait_for("the job goes on with 2 of 3 workers")
+    job._start("newcomer", [sys.executable, PROGRAM], BANDONEON_RANK="1", TEST_FAULT="newcomer is slow", TEST_HEAL_TIMEOUT="2")
+    job.processes["scheduler"].wait_for("it had not got the state of training after 2 s")
+    job.processes["newcomer"].child.kill()
+    check(job, ["worker 0", "worker 2", come(job, 1)])
+
+
+def test_who_has_another_state_is_out(start):
+    job = start("adamw", TEST_STEPS="400")
+    job[1].child.kill()
+    job[0].wait_for("the job goes on with 2 of 3 workers")
+    # A newcomer that will differ the next time.
+    job._start("other", [sys.executable, PROGRAM], BANDONEON_RANK="1", TEST_FAULT="differs")
+    job.processes["other"].wait_for("step")
+    job[2].child.kill()
+    job[0].wait_for("the job goes on with 2 of 3 workers", times=2)
+    name = come(job, 2)
+    # Of two that had the state no more than half agree.
+    assert job.wait("worker 0", "other", name) != [0, 0, 0]
+    assert "the replicas have come apart: model[parameters][3.weight] of worker 1 is not that of worker 0" in job[0].output()
+
+
+def test_most_of_the_workers_are_right(start):
+    job = start("adamw", TEST_STEPS="400", workers=4)
+    job[1].child.kill()
+    job[0].wait_for("the job goes on with 3 of 4 workers")
+    job._start("other", [sys.executable, PROGRAM], BANDONEON_RANK="1", TEST_FAULT="differs")
+    job.processes["other"].wait_for("step")
+    job[3].child.kill()
+    job[0].wait_for("the job goes on with 3 of 4 workers", times=2)
+    name = come(job, 3)
+    assert job.wait("other") == [EX_TEMPFAIL]
+    said = job.processes["other"].output()
+    assert "Evicted: this worker's state is not that of the others: model[parameters][3.weight] differs" in said
+    check(job, ["worker 0", "worker 2", name])
+
+
+def test_another_model_is_refused_before_anybody_waits_for_it(start):
+    job = start("adamw")
+    job[1].child.kill()
+    job[0].wait_for("the job goes on with 2 of 3 workers")
+    job._start("newcomer", [sys.executable, PROGRAM], BANDONEON_RANK="1", TEST_WIDTH="65")
+    assert job.wait("newcomer") != [0]
+    assert "tensor '0.weight'" in job.processes["newcomer"].output()
+    known = check(job, ["worker 0", "worker 2"])
+    assert "goes on with 3 of 3" not in job[0].output() and max(known) == 299
+
+
+def test_sigterm_leaves_and_the_process_asks_for_a_restart(start):
+    job = start("adamw", TEST_STEPS="400")
+    job[2].child.send_signal(signal.SIGTERM)
+    assert job.wait("worker 2") == [EX_TEMPFAIL]
+    job[0].wait_for("the job goes on with 2 of 3 workers")
+    check(job, ["worker 0", "worker 1", come(job, 2)])
+    assert "SIGTERM asked it to leave" in job.processes["scheduler"].output()
+
+
+def test_leave_ends_the_loop(start):
+    job = start("adamw", TEST_LEAVES_AT="40")
+    check(job, ["worker 0", "worker 2"])
+    assert job.wait("worker 1") == [0]
+    assert job[1].output().splitlines()[-2:] == ["went", "left"]
+    assert max(steps_of(job[1].output())) <= 42
+
+
+def test_all_leave_at_once_and_the_next_job_goes_on(start, tmp_path):
+    place = {"TEST_DIRECTORY": str(tmp_path / "checkpoint"), "TEST_EVERY": "50"}
+    job = start("adamw", **place)
+    for rank in range(3):
+        job[rank].child.send_signal(signal.SIGTERM)
+    assert job.wait("worker 0", "worker 1", "worker 2", "scheduler") == [EX_TEMPFAIL] * 3 + [0]
+    before = {step: sums for step, (sums, _) in steps_of(job[0].output()).items()}
+    job.close()
+    second = start("adamw", **place, TEST_PACE="0.005")
+    known = check(second, ["worker 0", "worker 1", "worker 2"])
+    assert min(known) == max(before) + 1 and max(known) == 299
+
+
+def test_checkpoints_are_saved_by_those_who_are_present(start, tmp_path):
+    place = {"TEST_DIRECTORY": str(tmp_path / "checkpoint"), "TEST_EVERY": "30"}
+    job = start("adamw", **place)
+    job[0].child.kill()
+    check(job, ["worker 1", "worker 2"])
+    at = {step: sums for step, (sums, _) in steps_of(job[1].output()).items()}
+    assert max(at) == 299
+    second = start("adamw", **place, TEST_STEPS="330", TEST_PACE="0.005")
+    known = check(second, ["worker 0", "worker 1", "worker 2"])
+    assert min(known) == 300 and max(known) == 329
+
+
+def test_the_scheduler_and_a_server_may_be_lost_meanwhile(start, tmp_path):
+    flags = [f"--journal={tmp_path / 'journal'}", "--scheduler-timeout=60s"]
+    job = start("adamw", *flags, TEST_STEPS="500")
+    job[1].child.kill()
+    job[0].wait_for("the job goes on with 2 of 3 workers")
+    job._start("newcomer", [sys.executable, PROGRAM], BANDONEON_RANK="1", TEST_SEED="7")
+    job.processes["newcomer"].wait_for("candidate")
+    job.processes["scheduler"].child.kill()
+    job.processes["scheduler"].child.wait()
+    job.processes["server 1"].child.kill()
+    job.restart_scheduler()
+    job.processes["newcomer"].wait_for("step")
+    assert set(job.wait("worker 0", "worker 2", "newcomer", "server 0", "scheduler", limit=90)) == {0}
