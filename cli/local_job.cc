@@ -19,6 +19,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -35,9 +36,12 @@ constexpr std::chrono::seconds kSchedulerStart{30};
 constexpr int kSshFailed = 255;
 // The scheduler's line once the job has begun.
 constexpr char kBegunLine[] = "all nodes have joined";
-// The scheduler's line at the end of a job that has gone on without some workers, up to their
-// names.
+// The scheduler's line at the end of a job.
+constexpr char kDoneLine[] = "the job is done";
+// The same of a job that has gone on without some workers, up to their names.
 constexpr char kDoneWithoutLine[] = "the job is done, without ";
+// The scheduler's line when it has taken workers in, up to their names.
+constexpr char kTakenInLine[] = " workers: with ";
 // The scheduler's line when a signal ends it, with 0, and its journal keeps the job.
 constexpr char kLeftLine[] = "the job goes on: its nodes wait up to";
 // The exit code of a program that the job has gone on without, and that may be started anew.
@@ -46,6 +50,9 @@ constexpr char kLoopback4[] = "127.0.0.1";
 constexpr char kLoopback6[] = "::1";
 // A line that does not end is shown after this time as far as it has come.
 constexpr std::chrono::milliseconds kPatience{200};
+// A worker that joins too late hears of it at once, but the scheduler ends the job only when all
+// have left: the news may come so much later.
+constexpr std::chrono::seconds kDoubtTime{2};
 constexpr size_t kMostOthers = 8;  // named besides the cause
 
 using Json = nlohmann::ordered_json;
@@ -205,6 +212,8 @@ void LocalJob::HandleText(size_t process, ProcessGroup::Stream stream, std::stri
   if (process == kScheduler) {
     has_begun_ |= text.find(kBegunLine) != std::string_view::npos;
     has_left_job_ |= text.find(kLeftLine) != std::string_view::npos;
+    NoteTakenIn(text);
+    if (text.find(kDoneLine) != std::string_view::npos) NoteEndOfProgram();
     NoteOutlived(text);
   }
   if (worker_line_ && is_worker(process) && stream == ProcessGroup::Stream::kOut) {
@@ -366,13 +375,12 @@ std::string LocalJob::Advertised(const std::string& port) const {
   return absl::StrFormat("%s:%s", options_.advertise, port);
 }
 
-std::pair<size_t, int> LocalJob::NextPlace() const {
+std::pair<size_t, int> LocalJob::PlaceOf(int rank) const {
   if (options_.remote.empty()) {
-    return {static_cast<size_t>(workers_started_ / workers_per_host()),
-            workers_started_ % workers_per_host()};
+    return {static_cast<size_t>(rank / workers_per_host()), rank % workers_per_host()};
   }
   size_t host = 0;
-  int before = workers_started_;
+  int before = rank;
   while (before >= options_.remote[host].workers) before -= options_.remote[host++].workers;
   return {host, before};
 }
@@ -424,15 +432,17 @@ void LocalJob::ReadPageUrl() {
   page_url_ = absl::StrFormat("http://%s/", page_address_);
 }
 
-absl::Status LocalJob::StartWorker(const std::vector<std::string>& argv, bool wants_input) {
-  const std::string rank = absl::StrFormat("%d", workers_started_);
+std::pair<ProcessSpec, std::string> LocalJob::WorkerSpec(int number, int restarts) const {
+  const WorkerCommand& asked = workers_[static_cast<size_t>(number)];
+  const std::string rank = absl::StrFormat("%d", number);
   const std::string size = absl::StrFormat("%d", options_.workers);
-  const auto [host, before] = NextPlace();
+  const auto [host, before] = PlaceOf(number);
   const bool is_here = options_.remote.empty();
   const std::string local_rank = absl::StrFormat("%d", before);
   const std::string local_size =
       absl::StrFormat("%d", is_here ? workers_per_host() : options_.remote[host].workers);
-  ProcessSpec spec = {"worker " + rank, argv, options_.settings, wants_input, options_.input};
+  ProcessSpec spec = {"worker " + rank, asked.argv, options_.settings, asked.wants_input,
+                      options_.input};
   Variables variables = {{"BANDONEON_SCHEDULER", scheduler_address_},
                          {"BANDONEON_JOB_ID", job_id_},
                          // The variables of torch.distributed, so that DDP runs unchanged.
@@ -452,26 +462,33 @@ absl::Status LocalJob::StartWorker(const std::vector<std::string>& argv, bool wa
     variables.emplace_back("BANDONEON_LOCAL_RANK", local_rank);
     variables.emplace_back("BANDONEON_LOCAL_SIZE", local_size);
   }
+  // Also as torchrun has it. A name of ours would be a setting.
+  if (restarts > 0) {
+    variables.emplace_back("TORCHELASTIC_RESTART_COUNT", absl::StrFormat("%d", restarts));
+  }
   spec.variables.insert(spec.variables.end(), variables.begin(), variables.end());
   if (!token_.empty()) spec.variables.emplace_back("BANDONEON_TOKEN", token_);
-  ++workers_started_;
-  std::string input;
-  if (!is_here) {
-    // Ours come behind those of the environment: of two equal names the last one counts.
-    Variables all = HandedOver();
-    all.insert(all.end(), spec.variables.begin(), spec.variables.end());
-    input = RemoteInput(std::filesystem::current_path().string(), all, argv);
-    const RemoteHost& place = options_.remote[host];
-    spec = {spec.name + " at " + place.destination,
-            RemoteArgv(place, options_.ssh_options, options_.grace),
-            {},
-            true};
-  }
+  if (is_here) return {std::move(spec), ""};
+  // Ours come behind those of the environment: of two equal names the last one counts.
+  Variables all = HandedOver();
+  all.insert(all.end(), spec.variables.begin(), spec.variables.end());
+  const RemoteHost& place = options_.remote[host];
+  return {{spec.name + " at " + place.destination,
+           RemoteArgv(place, options_.ssh_options, options_.grace),
+           {},
+           true},
+          RemoteInput(std::filesystem::current_path().string(), all, asked.argv)};
+}
+
+absl::Status LocalJob::StartWorker(const std::vector<std::string>& argv, bool wants_input) {
+  workers_.push_back({argv, wants_input});
+  const auto [spec, input] = WorkerSpec(static_cast<int>(workers_.size()) - 1, 0);
   const auto started = group_.Start(spec);
   if (!started.ok()) {
     code_ = 127;
     return started.status();
   }
+  worker_restarts_.Started(*started, Clock::now());
   if (!input.empty()) group_.Write(*started, input);
   return absl::OkStatus();
 }
@@ -484,6 +501,8 @@ void LocalJob::SetTimer(Clock::time_point when, std::function<void()> task) {
 void LocalJob::Enter(Phase phase, std::chrono::milliseconds limit) {
   phase_ = phase;
   deadline_ = Clock::now() + limit;
+  // Whatever ends the job, a worker that starts now would only have to be ended, too.
+  (void)worker_restarts_.TakeAll();
 }
 
 void LocalJob::Signal(size_t process, int signal) {
@@ -524,28 +543,36 @@ void LocalJob::HandleEnd(size_t process, int code) {
   // A process that was told to end may end by the signal that told it; one that was killed
   // otherwise has failed.
   const bool by_signal = code == 128 + SIGTERM || (code > 128 && code == code_);
-  const bool expected =
-      (code == 0 && !IsLostScheduler({process, code})) || (told && (code <= 128 || by_signal));
+  const bool is_well = code == 0 && !IsLostScheduler({process, code});
+  const bool expected = is_well || (told && (code <= 128 || by_signal));
   // Nobody needs a server any more once all workers have ended.
   const bool is_late_kill = phase_ == Phase::kEndingDaemons && options_.may_lose_servers &&
                             is_server(process) && code == 128 + SIGKILL;
   if (is_late_kill) return;
+  // A worker leaves when all have done their work, so one that has ended with 0 tells that of all,
+  // also where the log does not.
+  if (is_well && (is_worker(process) || process == kScheduler)) NoteEndOfProgram();
   if (expected || IsStartedAgain({process, code}) || GoesOnWithout({process, code})) return;
-  failures_.push_back({process, code});
+  HandleFailure({process, code});
+}
+
+void LocalJob::HandleFailure(const Failure& ended) {
+  failures_.push_back(ended);
   // The cause, which is known when all have ended, is named last. Until then the first to end is
   // said at once, as the others may take a while.
-  if (failures_.size() == 1 && is_worker(process)) {
-    Say(DescribeEnd(failures_.back()));
-  }
-  if (is_remote(process) && code == kSshFailed) {
+  if (failures_.size() == 1 && is_worker(ended.process)) Say(DescribeEnd(ended));
+  if (is_remote(ended.process) && ended.code == kSshFailed) {
     Say("255 is what ssh returns where it fails itself: try ssh -o BatchMode=yes HOST true");
   }
   if (phase_ == Phase::kRunning) Enter(Phase::kLingering, options_.linger);
 }
 
 std::string LocalJob::DescribeEnd(const Failure& ended) const {
-  return absl::StrFormat("%s (pid %d) %s", group_.name(ended.process), group_.pid(ended.process),
-                         DescribeCode(ended.code));
+  // ssh's own code is no signal.
+  const bool is_of_ssh = is_remote(ended.process) && ended.code == kSshFailed;
+  return absl::StrFormat(
+      "%s (pid %d) %s", group_.name(ended.process), group_.pid(ended.process),
+      is_of_ssh ? absl::StrFormat("exited with code %d", ended.code) : DescribeCode(ended.code));
 }
 
 std::optional<size_t> LocalJob::MemberOf(size_t process) const {
@@ -565,6 +592,7 @@ bool LocalJob::GoesOnWithout(const Failure& ended) {
   for (const Failure& lost : lost_) {
     if (MemberOf(lost.process) == member) return true;
   }
+  if (MayBeTooLate(ended)) return true;
   // A process of a host whose daemon is out ends as the daemon does, and maybe before it.
   const bool is_out = ended.code == kEvictedCode;
   const bool is_node = options_.hosts == 0 || !is_worker(ended.process) || is_out;
@@ -574,8 +602,75 @@ bool LocalJob::GoesOnWithout(const Failure& ended) {
   if (!is_node || !is_lost || left < static_cast<size_t>(options_.min_workers)) return false;
   lost_.push_back(ended);
   if (std::ranges::count(outlived_, ended.process) > 0) return true;  // the job has ended
+  if (IsToStartAgain(ended)) return true;
   Say(absl::StrFormat("%s; the job goes on with %d of %d", DescribeEnd(ended), left, all));
   return true;
+}
+
+bool LocalJob::IsToStartAgain(const Failure& ended) {
+  // The daemon of a host cannot join a job that runs.
+  if (options_.hosts > 0 || num_restarts_ >= options_.restarts || is_at_end_) return false;
+  const std::chrono::seconds delay = worker_restarts_.Plan(ended.process, Clock::now());
+  Say(absl::StrFormat("%s; it is started again in %d s, restart %d of %d", DescribeEnd(ended),
+                      delay.count(), ++num_restarts_, options_.restarts));
+  return true;
+}
+
+void LocalJob::StartWorkerAgain(size_t process) {
+  const std::string end = DescribeEnd(*std::ranges::find(lost_, process, &Failure::process));
+  const auto [spec, input] =
+      WorkerSpec(static_cast<int>(process - worker(0)), worker_restarts_.count(process) + 1);
+  const absl::Status started = group_.StartAgain(process, spec);
+  // The job goes on without it.
+  if (!started.ok()) return Say(std::string(started.message()));
+  worker_restarts_.Started(process, Clock::now());
+  if (!input.empty()) group_.Write(process, input);
+  std::erase_if(lost_, [process](const Failure& each) { return each.process == process; });
+  restarts_[process].push_back(end);
+}
+
+bool LocalJob::MayBeTooLate(const Failure& ended) {
+  const bool is_lost = ended.code > 128 || ended.code == kEvictedCode;
+  if (is_lost || !worker_restarts_.IsNewcomer(ended.process)) return false;
+  if (is_at_end_) {
+    GiveUpTooLate(ended);
+  } else {
+    doubts_.push_back({ended, Clock::now() + kDoubtTime});
+  }
+  return true;
+}
+
+void LocalJob::GiveUpTooLate(const Failure& ended) {
+  Say(absl::StrFormat("%s, which came too late: the job is at its end", DescribeEnd(ended)));
+  lost_.push_back(ended);
+}
+
+void LocalJob::NoteEndOfProgram() {
+  if (std::exchange(is_at_end_, true) || phase_ != Phase::kRunning) return;
+  for (const size_t process : worker_restarts_.TakeAll()) {
+    Say(absl::StrFormat("%s is not started again: the job is at its end", group_.name(process)));
+  }
+  for (const Doubt& doubt : std::exchange(doubts_, {})) GiveUpTooLate(doubt.ended);
+}
+
+void LocalJob::NoteTakenIn(std::string_view text) {
+  const size_t at = text.find(kTakenInLine);
+  if (at == std::string_view::npos) return;
+  const std::string names(text.substr(at));
+  const std::set<size_t> newcomers = worker_restarts_.newcomers();
+  for (const size_t process : newcomers) {
+    const std::string name = absl::StrFormat(" worker %d (", process - worker(0));
+    if (names.find(name) != std::string::npos) worker_restarts_.TakenIn(process);
+  }
+}
+
+void LocalJob::HandleRestarts(Clock::time_point now) {
+  for (const size_t process : worker_restarts_.TakeDue(now)) StartWorkerAgain(process);
+  while (!doubts_.empty() && doubts_.front().until <= now) {
+    const Failure ended = doubts_.front().ended;
+    doubts_.erase(doubts_.begin());
+    HandleFailure(ended);
+  }
 }
 
 bool LocalJob::IsLostServer(const Failure& ended) const {
@@ -726,10 +821,12 @@ bool LocalJob::SayCause() {
   if (!cause) return false;
   code_ = cause->code == 0 ? 1 : cause->code;
   SayOthers(*cause);
-  Say(WithRestarts(absl::StrFormat("the job failed because %s (pid %d) %s%s%s",
-                                   group_.name(cause->process), group_.pid(cause->process),
-                                   cause->code == 0 ? "was lost" : DescribeCode(cause->code),
-                                   reason.empty() ? "" : ": ", reason)));
+  const std::string end = cause->code == 0
+                              ? absl::StrFormat("%s (pid %d) was lost", group_.name(cause->process),
+                                                group_.pid(cause->process))
+                              : DescribeEnd(*cause);
+  Say(WithRestarts(
+      absl::StrFormat("the job failed because %s%s%s", end, reason.empty() ? "" : ": ", reason)));
   return true;
 }
 
@@ -754,6 +851,7 @@ bool LocalJob::HandleTimeout() {
     std::exchange(timer_task_, nullptr)();  // the task may set the next timer
   }
   if (outlived_until_ && *outlived_until_ <= now) EndOutlived();
+  HandleRestarts(now);
   if (!deadline_ || *deadline_ > now) return true;
   // The grace of those that were told to end is over: all are killed.
   if (phase_ != Phase::kLingering) return false;
@@ -771,7 +869,8 @@ int LocalJob::Wait() {
       Enter(Phase::kEndingDaemons, options_.grace);
     }
     std::optional<Clock::time_point> wake = deadline_;
-    for (const auto& other : {timer_, outlived_until_}) {
+    const auto doubt = doubts_.empty() ? std::nullopt : std::optional(doubts_.front().until);
+    for (const auto& other : {timer_, outlived_until_, worker_restarts_.next(), doubt}) {
       if (other && (!wake || *other < *wake)) wake = other;
     }
     const ProcessGroup::Event event = group_.Next(wake);
@@ -791,6 +890,7 @@ int LocalJob::Wait() {
     }
   }
   group_.KillAll();
+  for (const Doubt& doubt : doubts_) failures_.push_back(doubt.ended);
   for (const auto stream : {ProcessGroup::Stream::kOut, ProcessGroup::Stream::kError}) {
     Write(stream, printer_.Finish(stream));
   }
@@ -833,7 +933,7 @@ std::string LocalJob::MetricsFile(int server) const {
 
 std::chrono::nanoseconds LocalJob::WorkersCpu() const {
   std::chrono::nanoseconds sum{0};
-  for (int i = 0; i < workers_started_; ++i) sum += group_.CpuTime(worker(i));
+  for (size_t i = 0; i < workers_.size(); ++i) sum += group_.CpuTime(worker(0) + i);
   return sum;
 }
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -15,6 +16,7 @@
 #include "cli/line_printer.h"
 #include "cli/process_group.h"
 #include "cli/remote_worker.h"
+#include "cli/worker_restarts.h"
 
 namespace bdn::cli {
 
@@ -44,8 +46,9 @@ struct JobOptions {
   // while it is started again; by the setting replay-steps.
   bool may_lose_servers = false;
   // A scheduler that a signal ends is started again so often, and goes on with the job; so are
-  // servers, within the same number, where may_lose_servers says so. The scheduler then keeps a
-  // journal, in the job's directory unless the settings name another one.
+  // servers, within the same number, where may_lose_servers says so; and lost workers without which
+  // the job goes on, where there are no hosts. The scheduler then keeps a journal, in the job's
+  // directory unless the settings name another one.
   int restarts = 0;
   bool logs_begin = true;   // whether the scheduler's log has the lines of level info
   std::string seed;         // of the scheduler; "": its default
@@ -62,7 +65,8 @@ struct JobOptions {
 // A whole job on this machine, but for workers that run elsewhere: a scheduler, servers and
 // workers, from start to end. When one of them fails all are ended, unless min_workers or
 // may_lose_servers says that the others go on or restarts that it is started again, and also when a
-// signal comes for us. Not thread-safe.
+// signal comes for us. A worker that is started again joins the job that runs, if that takes it in
+// before its end. Not thread-safe.
 class LocalJob {
  public:
   // Handles a line that a worker wrote to its standard output.
@@ -144,8 +148,8 @@ class LocalJob {
   void Print(ProcessGroup::Stream stream, std::string_view tag, std::string_view text,
              ProcessGroup::End end = ProcessGroup::End::kNewline);
   void Write(ProcessGroup::Stream stream, std::string_view text);
-  // Returns the host of the worker that starts next, and how many of that host come before it.
-  std::pair<size_t, int> NextPlace() const;
+  // Returns the host of a worker, and how many of that host come before it.
+  std::pair<size_t, int> PlaceOf(int rank) const;
   bool is_remote(size_t process) const { return is_worker(process) && !options_.remote.empty(); }
   std::string Advertised(const std::string& port) const;
   absl::Status MakeToken();
@@ -156,14 +160,24 @@ class LocalJob {
   std::vector<std::string> SchedulerArgv(const std::string& listen,
                                          const std::string& http_listen) const;
   std::vector<std::string> ServerArgv(int server) const;
+  // A worker as it was asked for.
+  struct WorkerCommand {
+    std::vector<std::string> argv;
+    bool wants_input = false;
+  };
+  // Returns the process of a worker that was started again so often, and what is to be written to
+  // its input first.
+  std::pair<ProcessSpec, std::string> WorkerSpec(int rank, int restarts) const;
   void ReadPageUrl();
   absl::Status AwaitPort(int watch_fd);
-  void HandleEnd(size_t process, int code);
   // A process that has failed.
   struct Failure {
     size_t process;
     int code;  // 0 where it did not end by itself
   };
+  void HandleEnd(size_t process, int code);
+  // Counts the end of a process as a failure of the job.
+  void HandleFailure(const Failure& ended);
   // Returns whether the job goes on although this process has ended with an error: it is a worker,
   // a host's daemon or a server, which a signal ended or which the job had gone on without, and
   // enough are left. Notes that, and says so.
@@ -179,6 +193,20 @@ class LocalJob {
   // Returns whether the scheduler or a server was lost, and was started again. Notes that, and says
   // so.
   bool IsStartedAgain(const Failure& ended);
+  // Plans to start a lost worker again, if that may be, and says so. Returns whether it does.
+  bool IsToStartAgain(const Failure& ended);
+  void StartWorkerAgain(size_t process);
+  // Returns whether the end of a worker that was started again, and that the job has not taken in
+  // yet, may be due to the end of the job. Notes it then, and counts it as a failure later unless
+  // the job does end.
+  bool MayBeTooLate(const Failure& ended);
+  void GiveUpTooLate(const Failure& ended);
+  // Notes that the job's program is at its end, which a newcomer could no longer join.
+  void NoteEndOfProgram();
+  // Reads which workers were taken in, as the scheduler's log tells.
+  void NoteTakenIn(std::string_view text);
+  // Does what is due of workers that are started again.
+  void HandleRestarts(Clock::time_point now);
   // Returns the line with the restarts behind it, if there were any.
   std::string WithRestarts(std::string line) const;
   // Returns the host, or without hosts the worker, to which a process belongs; nothing for the
@@ -216,20 +244,31 @@ class LocalJob {
   int scheduler_port_fd_ = -1;  // keeps its port free for a scheduler that starts again
   std::string page_address_;    // HOST:PORT
   std::string page_url_;
-  std::string token_;       // made for this job; empty where the settings have one
-  std::string token_file_;  // for commands that ask about the job
-  int workers_started_ = 0;
+  std::string token_;                   // made for this job; empty where the settings have one
+  std::string token_file_;              // for commands that ask about the job
+  std::vector<WorkerCommand> workers_;  // those that were started, by rank
 
   Phase phase_ = Phase::kRunning;
   int code_ = 0;
   std::vector<Failure> failures_;  // in the order of their ends
-  // The first end of each member without which the job goes on, in their order.
+  // The first end of each member without which the job goes on, in their order. One that is started
+  // again is none of them any more.
   std::vector<Failure> lost_;
   // The servers without which it does and that are not started again, likewise.
   std::vector<Failure> lost_servers_;
   // The ends of the processes that were started again, by process.
   std::map<size_t, std::vector<std::string>> restarts_;
-  int num_restarts_ = 0;
+  int num_restarts_ = 0;  // also those that are planned
+  WorkerRestarts worker_restarts_;
+  // Ends of workers that may have come too late for the job, and when they count as failures.
+  struct Doubt {
+    Failure ended;
+    Clock::time_point until;
+  };
+  std::vector<Doubt> doubts_;
+  // Whether a worker has ended with 0, or the scheduler has said that the job is done. The others
+  // leave, too, or have left, and nobody is taken in any more.
+  bool is_at_end_ = false;
   // Whether all nodes have joined, as the scheduler's log tells. A job that lacks a worker before
   // that never begins.
   bool has_begun_ = false;

@@ -182,8 +182,20 @@ absl::Status ProcessGroup::StartAgain(size_t process, const ProcessSpec& spec) {
     ClosePipe(process, stream);
   }
   if (children_[process].input >= 0) close(children_[process].input);
+  KillGroupOf(children_[process].pid);
   children_[process] = *std::move(child);
   return absl::OkStatus();
+}
+
+void ProcessGroup::KillGroupOf(pid_t former) {
+  // A child of ours in the group keeps the number from being another group's. Where there is none
+  // it may be one's that has the former's number now.
+  const auto is_former = [former](const Child& child) {
+    return child.alive && child.pid == former;
+  };
+  if (std::ranges::any_of(children_, is_former)) return;
+  const auto is_left = [former](pid_t pid) { return getpgid(pid) == former; };
+  if (std::ranges::any_of(DirectChildren(), is_left)) kill(-former, SIGKILL);
 }
 
 absl::StatusOr<ProcessGroup::Child> ProcessGroup::Spawn(const ProcessSpec& spec) {

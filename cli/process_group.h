@@ -77,8 +77,8 @@ class ProcessGroup {
   // Starts a child and returns its number. NotFound names a program that cannot be run.
   absl::StatusOr<size_t> Start(const ProcessSpec& spec);
   // Starts a child anew in the place of one that has ended, whose number it gets. Hands over first
-  // the rest of the former's output. After NotFound the number is of the former still. REQUIRES:
-  // the former's end was told by Next.
+  // the rest of the former's output, and kills what is left of its process group. After NotFound
+  // the number is of the former still. REQUIRES: the former's end was told by Next.
   absl::Status StartAgain(size_t process, const ProcessSpec& spec);
 
   // Waits for the next event and returns it; lines are handed to the handler meanwhile. -1 watches
@@ -125,6 +125,8 @@ class ProcessGroup {
   };
 
   static absl::StatusOr<Child> Spawn(const ProcessSpec& spec);
+  // Kills the processes that a child which has ended left in its process group.
+  void KillGroupOf(pid_t former);
   // Reaps children that have ended, until one of ours is met; returns true, with its event, for
   // that.
   bool ReapOne(Event* event);

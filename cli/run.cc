@@ -32,7 +32,7 @@ constexpr Flag kFlags[] = {
     {"http-listen", 0, "HOST:PORT", "a page for browsers that shows the job, e.g. 127.0.0.1:0"},
     {"seed", 0, "NUMBER", "seed of every random draw of the run"},
     {"set", 0, "NAME=VALUE", "any other setting of scheduler, servers and workers; repeatable"},
-    {"restarts", 0, "COUNT", "start scheduler and servers again that a signal ended, so often [0]"},
+    {"restarts", 0, "COUNT", "start processes of the job again that a signal ended, so often [0]"},
     {"linger", 0, "TIME", "after one process failed the others may end on their own so long [6s]"},
     {"grace", 0, "TIME", "from SIGTERM to SIGKILL [5s]"},
 };
@@ -66,9 +66,15 @@ constexpr char kUsageText[] =
     "ends it,\n"
     "it is started again at its address and goes on with the job; servers and workers wait for it. "
     "A server\n"
-    "that a signal ends is started again, too, and joins the job that runs. These are N times in "
-    "all. Workers\n"
-    "are not started again. The last line says what was started again, how often and why.\n"
+    "that a signal ends is started again, too, and joins the job that runs. So is a worker that a "
+    "signal or\n"
+    "status 75 ends and without which the job goes on by min-workers: after 1 s, the next times "
+    "after up to\n"
+    "30 s; but not with --hosts, and not at the end of the job. It has TORCHELASTIC_RESTART_COUNT "
+    "then, and\n"
+    "its program must know how to come back. These are N times in all. The last line says what was "
+    "started\n"
+    "again, how often and why.\n"
     "\n"
     "With --ssh the scheduler and the servers are here, and workers there: in this directory, "
     "which all hosts\n"
@@ -87,6 +93,7 @@ constexpr char kExamples[] =
     "browsers\n"
     "  bandoneon run --hosts 2 --procs-per-host 2 -s 2 -- python train.py\n"
     "  bandoneon run -n 2 -s 2 --restarts 3 -- python train.py   # survives lost daemons\n"
+    "  bandoneon run -n 3 -s 2 --set min-workers=1 --restarts 9 -- ./train   # and lost workers\n"
     "  bandoneon run --ssh a:2,b:2 -s 2 --set insecure=true -- python train.py\n"
     "  bandoneon run -n 4 -s 2 --seed 7 --set threads=1 --set lease-timeout=10s -- ./train\n";
 

@@ -154,6 +154,17 @@ TEST_F(ProcessGroupTest, StartsAChildAgainInThePlaceOfOneThatEnded) {
   EXPECT_TRUE(group_.alive(other));
 }
 
+TEST_F(ProcessGroupTest, KillsWhatTheFormerLeftInItsGroup) {
+  const size_t child = Shell("sleep 1000 & echo $!; kill -9 $$");
+  EXPECT_EQ(Next().code, 128 + SIGKILL);
+  const pid_t left = std::stoi(lines_.at(0));
+  EXPECT_EQ(kill(left, 0), 0);
+  ASSERT_TRUE(group_.StartAgain(child, {"again", {"/bin/sh", "-c", "sleep 1000"}, {}}).ok());
+  // It is there until it is reaped.
+  while (kill(left, 0) == 0) Next(Clock::now() + std::chrono::milliseconds(1));
+  EXPECT_TRUE(group_.alive(child));
+}
+
 TEST_F(ProcessGroupTest, LeavesTheFormerWhereNothingStartsInItsPlace) {
   const size_t child = Shell("exit 4");
   EXPECT_EQ(Next().code, 4);

@@ -551,6 +551,243 @@ def test_a_server_that_is_lost_before_the_job_has_begun_is_started_again(staged)
     assert error.splitlines()[-1] == f"[run] server 1 was started again once, after server 1 (pid {pid}) was killed by signal 9 (Killed)"
 
 
+class Told:
+    """A job of stand-ins that has begun: its scheduler says whatever it is told to, and its workers wait for files."""
+
+    def __init__(self, staged):
+        self._folder = staged.temporary.parent
+        self._said = 0
+        self._staged = staged
+        loop = "while :; do if [ -e say-$n ]; then cat say-$n >&2; n=$((n+1)); fi; sleep 0.02; done"
+        scheduler_of_a_job_that_has_begun(staged, f"cd {self._folder}; n=1; {loop}")
+
+    def start(self, line, *options, workers=("-n", 3), linger="0s"):
+        """Runs this line of shell in each worker, where `await FILE` waits for a file."""
+        shown = ("echo pid $$ of $RANK, restarts ${TORCHELASTIC_RESTART_COUNT-none}, "
+                 "$WORLD_SIZE $LOCAL_RANK $MASTER_PORT $BANDONEON_JOB_ID $BANDONEON_X")
+        wait = "await() { while ! [ -e $1 ]; do sleep 0.02; done; }"
+        self.run = self._staged.start("run", *workers, "--set", "x=7", "--set", "min-workers=1", "--linger", linger, *options,
+                                      *shell(f"cd {self._folder}; {wait}; {shown}; {line}"))
+        self.seen = read_until(self.run.stdout, 3, "pid")
+        return self
+
+    def say(self, line):
+        self._said += 1
+        self.touch("new", line + "\n").rename(self._folder / f"say-{self._said}")
+
+    def touch(self, name, text=""):
+        (self._folder / name).write_text(text)
+        return self._folder / name
+
+    def pid(self, rank):
+        """Of the process of the rank that was started last."""
+        return [int(text.split()[3]) for text in self.seen if text.startswith(f"[worker {rank}] pid")][-1]
+
+    def kill(self, rank, number=signal.SIGKILL):
+        pid = self.pid(rank)
+        os.kill(pid, number)
+        return f"worker {rank} (pid {pid}) was killed by signal {number.value} ({signal.strsignal(number)})"
+
+    def await_start(self):
+        self.seen += read_until(self.run.stdout, 1, "pid")
+
+    def await_end(self, rank):
+        """Until `run` has seen its end."""
+        while pathlib.Path(f"/proc/{self.pid(rank)}").exists():
+            time.sleep(0.01)
+
+    def hear(self, text):
+        return read_until(self.run.stderr, 1, text)[-1]
+
+    def end(self):
+        """The exit code, and the lines of standard error that were not read yet."""
+        self.rest, error = self.run.communicate(timeout=LIMIT)
+        assert self._staged.left_behind() == []
+        return self.run.returncode, error.splitlines()
+
+
+@pytest.fixture
+def told(staged):
+    return Told(staged)
+
+
+def test_a_worker_that_a_signal_or_status_75_ended_is_started_again_as_it_was(told):
+    told.start("[ $RANK$TORCHELASTIC_RESTART_COUNT = 11 ] && exit 75; await go", "--restarts", 100)
+    first = told.kill(1)
+    assert told.hear("is started again") == f"[run] {first}; it is started again in 1 s, restart 1 of 100"
+    told.await_start()
+    second = f"worker 1 (pid {told.pid(1)}) exited with code 75"
+    assert told.hear("is started again") == f"[run] {second}; it is started again in 2 s, restart 2 of 100"
+    third = told.kill(2, signal.SIGSEGV)
+    assert told.hear("is started again") == f"[run] {third}; it is started again in 1 s, restart 3 of 100"
+    told.await_start()
+    told.await_start()
+    told.touch("go")
+    code, lines = told.end()
+    assert code == 0
+    assert lines[-1] == f"[run] worker 1 was started again 2 times, after {first}, {second}; worker 2 was started again once, after {third}"
+    of_one = [text.split(" of ", 1)[1] for text in told.seen if text.startswith("[worker 1]")]
+    assert of_one == [of_one[0], *(of_one[0].replace("none", str(times)) for times in (1, 2))] and of_one[0].endswith(" 7")
+
+
+@pytest.mark.parametrize("is_taken_in", [False, True], ids=["candidate", "taken in"])
+def test_a_worker_that_was_started_again_and_fails_by_itself_ends_the_job(told, is_taken_in):
+    told.start("[ $TORCHELASTIC_RESTART_COUNT ] && await fail && exit 3; await go", "--restarts", 5)
+    first = told.kill(1)
+    told.await_start()
+    if is_taken_in:
+        told.say("the job goes on, with 3 of 3 workers: with worker 1 (node 6, here:5)")
+        told.hear("3 of 3")
+    told.touch("fail")
+    # Of a worker that was in the job this is no excuse.
+    if is_taken_in:
+        told.await_end(1)
+        told.say("the job is done")
+    code, lines = told.end()
+    assert code == 3
+    assert lines[-1] == (f"[run] the job failed because worker 1 (pid {told.pid(1)}) exited with code 3; "
+                         f"worker 1 was started again once, after {first}")
+
+
+def test_a_worker_is_lost_once_the_restarts_are_used_up(told):
+    told.start("await go", "--restarts", 1)
+    first = told.kill(1)
+    told.await_start()
+    second = told.kill(1)
+    assert told.hear("goes on") == f"[run] {second}; the job goes on with 2 of 3"
+    third = told.kill(0)
+    assert told.hear("goes on") == f"[run] {third}; the job goes on with 1 of 3"
+    told.touch("go")
+    code, lines = told.end()
+    assert code == 0
+    assert lines[-1] == (f"[run] the job has ended without those that it lost: {second}; {third}; "
+                         f"worker 1 was started again once, after {first}")
+
+
+def test_no_worker_is_started_again_where_too_few_are_left(told):
+    told.start("await go", "--restarts", 9)
+    for rank in (0, 1):
+        told.kill(rank)
+        told.hear("is started again in 1 s")
+    # Before the others are there again.
+    last = told.kill(2)
+    code, lines = told.end()
+    assert code == 128 + signal.SIGKILL and lines[-1] == f"[run] the job failed because {last}"
+
+
+def test_a_worker_is_not_started_again_once_another_has_ended_well(told):
+    told.start("await go-$RANK", "--restarts", 9)
+    first = told.kill(1)
+    told.hear("is started again in 1 s")
+    told.touch("go-0")
+    assert told.hear("not started") == "[run] worker 1 is not started again: the job is at its end"
+    second = told.kill(2)
+    code, lines = told.end()
+    assert code == 0
+    assert lines[-1] == f"[run] the job has ended without those that it lost: {first}; {second}"
+    assert not [line for line in lines if "is started again" in line]
+
+
+@pytest.mark.parametrize("comes", ["before", "after"])
+def test_a_worker_that_is_refused_at_the_end_of_the_job_is_no_failure(told, comes):
+    told.start("[ $TORCHELASTIC_RESTART_COUNT ] && await fail && exit 1; await go", "--restarts", 9)
+    first = told.kill(1)
+    told.await_start()
+    if comes == "before":
+        told.say("the job is done")
+        told.hear("is done")
+    told.touch("fail")
+    if comes == "after":
+        told.await_end(1)
+        told.say("the job is done")
+    refused = f"worker 1 (pid {told.pid(1)}) exited with code 1"
+    assert told.hear("too late") == f"[run] {refused}, which came too late: the job is at its end"
+    told.touch("go")
+    code, lines = told.end()
+    assert code == 0
+    assert lines[-1] == (f"[run] the job has ended without those that it lost: {refused}; "
+                         f"worker 1 was started again once, after {first}")
+
+
+def test_a_worker_that_was_started_again_too_late_does_not_hold_up_the_end(told):
+    told.start("[ $TORCHELASTIC_RESTART_COUNT ] && exec sleep 1000; await go", "--restarts", 9)
+    first = told.kill(1)
+    told.await_start()
+    told.say("the job is done, without worker 1")
+    told.hear("is done")
+    told.touch("go")
+    code, lines = told.end()
+    assert code == 0
+    assert lines[-1] == (f"[run] the job has ended without those that it lost: worker 1 (pid {told.pid(1)}) was killed by signal 15 "
+                         f"(Terminated); worker 1 was started again once, after {first}")
+
+
+@pytest.mark.parametrize("way", ["a signal for run", "a failure"])
+def test_a_worker_is_not_started_again_when_run_ends_all(told, way):
+    line = 'trap "sleep 2; exit 0" INT; await fail; [ $RANK = 0 ] && exit 7; sleep 2'
+    told.start(line, "--restarts", 9, "--grace", "9s", linger="9s")
+    told.kill(1)
+    told.hear("is started again in 1 s")
+    if way == "a failure":
+        told.touch("fail")
+    else:
+        told.run.send_signal(signal.SIGINT)
+    assert told.end()[0] == (7 if way == "a failure" else 128 + signal.SIGINT)
+    assert "pid" not in told.rest
+
+
+@pytest.mark.parametrize("options", [["--restarts", 0], ["--restarts", 9, "--set", "log-level=warning"]], ids=["none", "quiet"])
+def test_restarts_of_workers_need_a_number_and_no_log(told, options):
+    told.start("await go", *options)
+    first = told.kill(1)
+    if options[1] == 0:
+        assert told.hear("goes on") == f"[run] {first}; the job goes on with 2 of 3"
+    else:
+        told.await_start()
+    told.touch("go")
+    assert told.end()[0] == 0
+
+
+def test_a_worker_that_is_lost_before_the_job_has_begun_ends_it(staged):
+    done = staged.run("run", "-n", 2, "--restarts", 9, "--set", "min-workers=1", "--linger", "0s",
+                      *shell("[ $RANK = 1 ] && kill -9 $$; exec sleep 1000"))
+    assert done.returncode == 128 + signal.SIGKILL and "started again" not in done.stderr
+
+
+def test_a_hosts_daemon_is_not_started_again(staged, told):
+    pids = told.touch("hosts")
+    write_program(staged.path.parent / "bandoneon-worker", f"#!/bin/sh\necho $$ >> {pids}\nexec sleep 1000\n")
+    told.start("await go", "--restarts", 9, workers=("--hosts", 3, "--procs-per-host", 1))
+    os.kill(int(pids.read_text().split()[1]), signal.SIGKILL)
+    assert told.hear("goes on").endswith("was killed by signal 9 (Killed); the job goes on with 2 of 3")
+    told.touch("go")
+    code, lines = told.end()
+    assert code == 0 and "started again" not in lines[-1]
+
+
+def test_a_worker_elsewhere_is_started_again_there(staged, told, tmp_path):
+    # A stand-in for ssh, whose last argument is the command line for the other host. It ends like one that is not let in while
+    # the file is there.
+    closed = tmp_path / "closed"
+    write_program(tmp_path / "ssh", f'#!/bin/sh\n[ -e {closed} ] && exit 255\nfor last; do :; done\nexec sh -c "$last"\n')
+    staged.environment["PATH"] = f"{tmp_path}:{staged.environment['PATH']}"
+    told.start("await go", "--restarts", 9, "--advertise", "127.0.0.1", workers=("--ssh", "a:1,b:2"))
+    told.seen = [text.replace(" at a]", "]").replace(" at b]", "]") for text in told.seen]
+    os.kill(told.pid(2), signal.SIGKILL)
+    first = told.hear("it is started again in 1 s, restart 1 of 9")
+    assert re.fullmatch(r"\[run\] worker 2 at b \(pid \d+\) was killed by signal 9 \(Killed\); .*", first)
+    closed.touch()
+    second = told.hear("it is started again in 2 s, restart 2 of 9")
+    assert re.fullmatch(r"\[run\] worker 2 at b \(pid \d+\) exited with code 255; .*", second)
+    closed.unlink()
+    told.await_start()
+    assert told.seen[-1].split(", ")[1:] == ["restarts 2", told.seen[0].split(", ")[2].replace("3 0", "3 1")]
+    told.touch("go")
+    code, lines = told.end()
+    assert code == 0
+    assert "worker 2 at b was started again 2 times, after worker 2 at b" in lines[-1]
+
+
 def test_a_journal_of_ones_own_is_kept(staged):
     told = scheduler_that_tells_its_arguments(staged)
     done = staged.run("run", "--restarts", 1, "--set", "journal=/some/journal", *shell("echo $BANDONEON_JOURNAL"))

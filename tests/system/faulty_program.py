@@ -4,6 +4,7 @@
 
 KIND is codecs PUSH PULL (of two tensors), groups, leaving, declaring, guard, or one of those with torch: adamw, overlap, local-steps,
 sign-momentum, checkpoint. With TEST_DIR each step's checksum goes into TEST_DIR/steps.RANK: workers that are left agree in every step.
+Nobody is taken in: a worker that `bandoneon run` starts again ends at once.
 """
 
 import argparse
@@ -162,6 +163,8 @@ def main():
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--pace", type=float, default=0, metavar="SECONDS", help="that each step takes more")
     options = parser.parse_args()
+    if "TORCHELASTIC_RESTART_COUNT" in os.environ:
+        return
     is_plain = options.kind in ("codecs", "groups", "leaving", "declaring", "guard")
     (without_torch if is_plain else with_torch)(options)
 
