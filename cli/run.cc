@@ -32,6 +32,7 @@ constexpr Flag kFlags[] = {
     {"http-listen", 0, "HOST:PORT", "a page for browsers that shows the job, e.g. 127.0.0.1:0"},
     {"seed", 0, "NUMBER", "seed of every random draw of the run"},
     {"set", 0, "NAME=VALUE", "any other setting of scheduler, servers and workers; repeatable"},
+    {"min-workers", 0, "COUNT", "the job goes on while so many workers are left; 0: all [0]"},
     {"restarts", 0, "COUNT", "start processes of the job again that a signal ended, so often [0]"},
     {"linger", 0, "TIME", "after one process failed the others may end on their own so long [6s]"},
     {"grace", 0, "TIME", "from SIGTERM to SIGKILL [5s]"},
@@ -45,7 +46,7 @@ constexpr char kUsageText[] =
     "\n"
     "Starts a scheduler, servers and workers on this machine, tags each one's lines, passes SIGINT "
     "and\n"
-    "SIGTERM on, and ends all when one fails; with --set min-workers=N a worker that a signal "
+    "SIGTERM on, and ends all when one fails; with --min-workers=N a worker that a signal "
     "ends is not the\n"
     "end while N are left, and neither is a server while another runs, unless --set replay-steps=0 "
     "says so.\n"
@@ -93,7 +94,7 @@ constexpr char kExamples[] =
     "browsers\n"
     "  bandoneon run --hosts 2 --procs-per-host 2 -s 2 -- python train.py\n"
     "  bandoneon run -n 2 -s 2 --restarts 3 -- python train.py   # survives lost daemons\n"
-    "  bandoneon run -n 3 -s 2 --set min-workers=1 --restarts 9 -- ./train   # and lost workers\n"
+    "  bandoneon run -n 3 -s 2 --min-workers=1 --restarts 9 -- ./train   # and lost workers\n"
     "  bandoneon run --ssh a:2,b:2 -s 2 --set insecure=true -- python train.py\n"
     "  bandoneon run -n 4 -s 2 --seed 7 --set threads=1 --set lease-timeout=10s -- ./train\n";
 
@@ -152,6 +153,9 @@ absl::StatusOr<JobOptions> ReadOptions(const CommandFlags& flags) {
   if (!settings.ok()) return settings.status();
   if (flags.Has("transport")) {
     settings->emplace_back("BANDONEON_TRANSPORT", flags.Text("transport"));
+  }
+  if (flags.Has("min-workers")) {
+    settings->emplace_back("BANDONEON_MIN_WORKERS", flags.Text("min-workers"));
   }
   AddFabricProvider(flags, /*local=*/!flags.Has("ssh"), &*settings);
   if (flags.command().empty()) {

@@ -64,7 +64,7 @@ class Declarations {
   // from the record: with the placement that includes the last of them, if that is all. The rest
   // of a worker that was taken in is its part in the batch of all: `*part` becomes that, for
   // Declare, and nothing is returned, as of any other worker. InvalidArgument: a tensor differs
-  // from what the job has declared, or a candidate's is unknown; then nothing has changed.
+  // from what the job has declared; NotFound: a candidate's is unknown. Then nothing has changed.
   std::optional<absl::StatusOr<DeclarationAnswer>> DeclareLate(const RosterMember& member,
                                                                bool is_candidate,
                                                                DeclarationPart* part);

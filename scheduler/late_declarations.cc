@@ -136,7 +136,8 @@ absl::StatusOr<DeclarationAnswer> Declarations::AnswerByName(
     const Tensor* const found = FindForLate(member, is_candidate, tensor.name);
     if (found == nullptr) {
       if (is_candidate) {
-        return InvalidArgument("tensor '%s': the job has not declared it%s", tensor.name, who);
+        // It may do so in a moment, which tells this error from that of other facts.
+        return NotFound("tensor '%s': the job has not declared it%s", tensor.name, who);
       }
       rest->push_back(tensor);
       continue;

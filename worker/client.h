@@ -127,7 +127,7 @@ class Client {
 
   // Declares tensors and returns their ids, in order. Collective: see ControlPlane::Declare.
   // Tensors declared before with the same facts are answered at once; with other facts,
-  // InvalidArgument says what differs.
+  // InvalidArgument says what differs. NotFound: a candidate's are not declared by the others, yet.
   virtual absl::StatusOr<std::vector<uint32_t>> Declare(std::vector<TensorDeclaration> tensors,
                                                         absl::Duration timeout) = 0;
 
@@ -195,9 +195,9 @@ class Client {
   // FailedPrecondition. Exchanges without an answer when all have left end with Aborted.
   virtual absl::Status Leave(absl::Duration timeout) = 0;
   // Goes at once, and leaves the job to the others: they go on as without a lost worker, and hear
-  // `reason`. Where they may not (min-workers), this ends the job as Abort does. Between steps: what
-  // is in flight here ends with Aborted, and no more calls are taken. Unimplemented through a host's
-  // daemon.
+  // `reason`. Where they may not (min-workers), this ends the job as Abort does. Between steps:
+  // what is in flight here ends with Aborted, and no more calls are taken. Unimplemented through a
+  // host's daemon.
   virtual absl::Status Depart(const std::string& reason) = 0;
   // Ends the job for all workers. Their error names this worker and `reason`.
   virtual absl::Status Abort(const std::string& reason) = 0;

@@ -334,7 +334,12 @@ absl::StatusOr<std::vector<Rank>> Worker::Boundary(absl::Duration timeout) {
     if (!std::ranges::binary_search(met.newcomers, joined_.rank)) {
       return Internal("the scheduler's answer lacks this worker, which waited to be taken in");
     }
-    BDN_RETURN_IF_ERROR(Enter(met, deadline));
+    const absl::Status entered = Enter(met, deadline);
+    if (!entered.ok()) {
+      // From now on the others wait for it in each step.
+      (void)control_->Leave(Unavailable("%s", entered.message()), absl::ZeroDuration());
+      return entered;
+    }
   } else {
     // A push of the epoch before could meet a server that does not know the newcomers yet, which
     // would close the step without them.
@@ -365,6 +370,9 @@ absl::Status Worker::AwaitEpoch(Epoch epoch, absl::Time deadline) {
 
 absl::Status Worker::Enter(const Met& met, absl::Time deadline) {
   FaultPoint("admit.some");
+  // The others stand until this worker has reached all servers, or goes.
+  const absl::Duration most = std::max(joined_.config.link_timeout, kLeastTimeToGreet);
+  deadline = std::min(deadline, clock_->Now() + most);
   BDN_RETURN_IF_ERROR(AwaitEpoch(met.epoch, deadline));
   // OnMembership leaves the requests alone until is_connected_, so no two memberships are set at
   // once, and no newer one is overtaken.

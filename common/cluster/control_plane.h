@@ -201,7 +201,7 @@ class ControlPlane {
   //
   // A candidate, and the worker that it becomes, is answered by name what the job has declared so
   // already; InvalidArgument names a tensor that differs. What else it declares is its part in the
-  // next call of all once it was taken in; before that InvalidArgument names the tensor.
+  // next call of all once it was taken in; before that NotFound names the tensor.
   virtual absl::StatusOr<DeclareResult> Declare(const std::vector<TensorDeclaration>& tensors,
                                                 absl::Duration timeout) = 0;
 

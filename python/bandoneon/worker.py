@@ -30,6 +30,9 @@ from .json_log import log_as_json
 # In the error of an exchange whose other worker has ended its program in peace.
 _ONE_LEAVES = "is leaving the job and pushes no more"
 
+# So long a worker that joins a job that runs waits for the others to declare what it declares.
+_CANDIDATE_SECONDS = 20.0
+
 _EMPTY_RESULT = bytes(_native.Result(sizeof(_native.Result)))
 _RESULT = struct.Struct("@NQII")  # as _native.Result: reading its fields one by one takes long
 assert _RESULT.size == sizeof(_native.Result)
@@ -338,9 +341,18 @@ class Worker:
             *[_c_declaration(d) for d in declarations]
         )
         ids = (c_uint32 * len(declarations))()
-        self._blocking(
-            lambda lib, handle: lib.bdn_declare(handle, array, len(array), ids, _seconds(timeout))
-        )
+        # The others may be about to declare what a candidate, which began later, declares already.
+        patience = time.monotonic() + min(_seconds(timeout), _CANDIDATE_SECONDS)
+        while True:
+            try:
+                self._blocking(
+                    lambda lib, handle: lib.bdn_declare(handle, array, len(array), ids, _seconds(timeout))
+                )
+                break
+            except errors.NotFound as error:
+                if not self.is_candidate() or time.monotonic() > patience:
+                    raise errors.InvalidArgument(str(error), tensor=error.tensor) from error
+                time.sleep(1.0)
         for item, number in zip(declarations, ids):
             self._declared[item.name] = (item, number)
             if owner is not None:

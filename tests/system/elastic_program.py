@@ -1,8 +1,7 @@
 """A worker of elastic_test.py: trains with a TrainingState, and prints at each step a checksum of all weights and of what the
 optimizer keeps in common. Who comes later begins from weights of its own, so what it has afterwards it was given.
 
-Worker r's part of the data draws the weights towards a function of the step alone, so weights do not depend on who computes which
-part, but for rounding.
+The data of a step is a function of its number, and each worker takes its part of it.
 """
 
 import os
@@ -17,47 +16,51 @@ import bandoneon
 import bandoneon.torch as bdn
 from bandoneon.torch import handover, training_state
 
-CASE = os.environ.get("TEST_CASE", "sgd")
+CASES = os.environ.get("TEST_CASE", "adamw").split(",")
 STEPS = int(os.environ.get("TEST_STEPS", "300"))
-PACE = float(os.environ.get("TEST_PACE", "0.02"))
+PACE = float(os.environ.get("TEST_PACE", "0.01"))
 DIRECTORY = os.environ.get("TEST_DIRECTORY")
 EVERY = int(os.environ.get("TEST_EVERY", "0")) or None
 WIDTH = int(os.environ.get("TEST_WIDTH", "64"))
 ONE_BIT = "onebit(block=64)"
 LEAVES_AT = int(os.environ.get("TEST_LEAVES_AT", "-1"))  # of who has the second part then
 ALGORITHMS = {
-    "sgd": lambda model: bdn.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), model),
-    "adamw": lambda model: bdn.DistributedOptimizer(
-        torch.optim.AdamW(model.parameters(), lr=0.01), model, push=f"ef({ONE_BIT})", pull=f"ef({ONE_BIT})"
+    "sgd": lambda model, **own: bdn.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), model, **own),
+    "adamw": lambda model, **own: bdn.DistributedOptimizer(
+        torch.optim.AdamW(model.parameters(), lr=0.01), model, push=f"ef({ONE_BIT})", pull=f"ef({ONE_BIT})", **own
     ),
-    "forward": lambda model: bdn.DistributedOptimizer(torch.optim.AdamW(model.parameters(), lr=0.01), model, overlap="forward"),
-    "links": lambda model: bdn.DistributedOptimizer(
-        torch.optim.SGD(model.parameters(), lr=0.01), model, links=bdn.Links(push=f"ef({ONE_BIT})", momentum=0.9, warmup=20)
+    "forward": lambda model, **own: bdn.DistributedOptimizer(
+        torch.optim.AdamW(model.parameters(), lr=0.01), model, overlap="forward", **own
     ),
-    "server": lambda model: bdn.ServerOptimizer(
-        torch.optim.AdamW(model.parameters(), lr=0.01), model.named_parameters(), push="int4(hadamard=32)", pull="delta(int4(group=64))"
+    "links": lambda model, **own: bdn.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.01), model, links=bdn.Links(push=f"ef({ONE_BIT})", momentum=0.9, warmup=20, **own)
     ),
-    "local": lambda model: bdn.LocalSteps(
-        torch.optim.AdamW(model.parameters(), lr=0.01), model.named_parameters(), tau=5, outer=bdn.algorithms.Nesterov(), push="int8"
+    "server": lambda model, **own: bdn.ServerOptimizer(
+        torch.optim.AdamW(model.parameters(), lr=0.01), model.named_parameters(), push="int4(hadamard=32)",
+        pull="delta(int4(group=64))", **own,
     ),
-    "local_qsr": lambda model: bdn.LocalSteps(
-        torch.optim.AdamW(model.parameters(), lr=0.01), model.named_parameters(), tau=bdn.algorithms.QSR(alpha=0.02, least=3, most=10),
-        outer=bdn.algorithms.Average(), push="ef(onebit)",
+    "local": lambda model, **own: bdn.LocalSteps(
+        torch.optim.AdamW(model.parameters(), lr=0.01), model.named_parameters(), tau=5, outer=bdn.algorithms.Nesterov(),
+        push="int8", **own,
     ),
-    "local_residual": lambda model: bdn.LocalSteps(
+    "local_residual": lambda model, **own: bdn.LocalSteps(
         torch.optim.SGD(model.parameters(), lr=0.05), model.named_parameters(), tau=5, outer=bdn.algorithms.Average(), push="int4",
-        local_residual=True,
+        local_residual=True, **own,
     ),
-    "cser": lambda model: bdn.algorithms.CSER(
-        torch.optim.SGD(model.parameters(), lr=0.05), model.named_parameters(), gradient=8, reset=4, period=2, block=16
+    "local_qsr": lambda model, **own: bdn.LocalSteps(
+        torch.optim.AdamW(model.parameters(), lr=0.01), model.named_parameters(), outer=bdn.algorithms.Average(),
+        tau=bdn.algorithms.QSR(alpha=0.02, least=3, most=10), push="ef(onebit)", **own,
     ),
-    "cser_model": lambda model: bdn.algorithms.CSER(
+    "cser": lambda model, **own: bdn.algorithms.CSER(
+        torch.optim.SGD(model.parameters(), lr=0.05), model.named_parameters(), gradient=8, reset=4, period=2, block=16, **own
+    ),
+    "cser_model": lambda model, **own: bdn.algorithms.CSER(
         torch.optim.SGD(model.parameters(), lr=0.05), model.named_parameters(), gradient=8, reset=4, period=2, block=16,
-        implementation="model",
+        implementation="model", **own,
     ),
-    "lion": lambda model: bdn.algorithms.Lion(model.named_parameters(), lr=0.003),
-    "demo": lambda model: bdn.algorithms.DeMo(model.named_parameters(), lr=0.003),
-    "onebit_adam": lambda model: bdn.algorithms.OneBitAdam(model.named_parameters(), lr=0.01, warmup=30),
+    "lion": lambda model, **own: bdn.algorithms.Lion(model.named_parameters(), lr=0.003, **own),
+    "demo": lambda model, **own: bdn.algorithms.DeMo(model.named_parameters(), lr=0.003, **own),
+    "onebit_adam": lambda model, **own: bdn.algorithms.OneBitAdam(model.named_parameters(), lr=0.01, warmup=30, **own),
 }
 
 
@@ -88,31 +91,50 @@ def break_something(worker):
     training_state.hand_over = hand_over
 
 
-def in_common(optimizer, model):
+def in_common(case, optimizer, model):
     """The tensors that must be the same in all workers now; None where none must be."""
-    if CASE.startswith("local") and not optimizer.is_together:
+    if case.startswith("local") and not optimizer.is_together:
         return None
-    if CASE == "cser_model":
+    if case == "cser_model":
         return []  # Models drift apart, and nothing else is in common.
-    if CASE.startswith(("local", "cser")):
+    if case.startswith(("local", "cser")):
         return optimizer._common
     inner = getattr(optimizer, "inner", optimizer)
     kept = [value for param in model.parameters() for value in inner.state.get(param, {}).values()]
     return [*model.parameters(), *(value for value in kept if isinstance(value, torch.Tensor))]
 
 
+def make(case):
+    model = torch.nn.Sequential(
+        torch.nn.Linear(16, WIDTH), torch.nn.BatchNorm1d(WIDTH), torch.nn.Tanh(), torch.nn.Linear(WIDTH, 1)
+    )
+    bdn.broadcast_parameters(model)
+    optimizer = ALGORITHMS[case](model, prefix=f"{case}/")
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step / 1000))
+    return model, optimizer, schedule
+
+
+def train(part, wanted, model, optimizer, schedule):
+    loss = (model(part) - wanted).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    schedule.step()
+    return loss.item()
+
+
 def main():
     torch.set_num_threads(1)
     with bandoneon.init() as worker:
-        torch.manual_seed(int(os.environ.get("TEST_SEED", "0")))
-        model = torch.nn.Sequential(torch.nn.Linear(16, WIDTH), torch.nn.BatchNorm1d(WIDTH), torch.nn.Tanh(), torch.nn.Linear(WIDTH, 1))
-        if not worker.is_candidate():
-            torch.manual_seed(1)
-        bdn.broadcast_parameters(model)
-        optimizer = ALGORITHMS[CASE](model)
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step / 1000))
+        torch.manual_seed(1 if not worker.is_candidate() else 7)
+        trainings = {case: make(case) for case in CASES}
+        objects = {
+            f"{kind} {case}" if len(CASES) > 1 else kind: item
+            for case, training in trainings.items()
+            for kind, item in zip(("model", "optimizer", "schedule"), training)
+        }
         state = bdn.TrainingState(
-            {"model": model, "optimizer": optimizer, "schedule": schedule}, checkpoint=DIRECTORY, every=EVERY, join_interval=0,
+            objects, checkpoint=DIRECTORY, every=EVERY, join_interval=0,
             heal_timeout=float(os.environ.get("TEST_HEAL_TIMEOUT", "60")), on_change=lambda: print("change", flush=True),
         )
         break_something(worker)
@@ -121,23 +143,19 @@ def main():
         for step in state.steps(STEPS):
             index, count = state.shard
             whole = torch.randn(24, 16, generator=torch.Generator().manual_seed(step))
-            wanted = whole.sin().sum(dim=1, keepdim=True)
-            mine = state.count(24)
             first = sum(24 // count + (i < 24 % count) for i in range(index))
-            part = slice(first, first + mine)
-            loss = (model(whole[part]) - wanted[part]).square().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
+            part = whole[first : first + state.count(24)]
+            losses = [train(part, part.sin().sum(dim=1, keepdim=True), *training) for training in trainings.values()]
             time.sleep(PACE)
-            common = in_common(optimizer, model)
             steps += 1
             if steps == 20:
                 print("running", flush=True)
-            if common is not None:
-                rate = optimizer.param_groups[0]["lr"]
-                print("step", step, checksum(common), f"{rate:.6f}", f"shard {index}/{count}", f"loss {loss.item():.4f}", flush=True)
+            common = {case: in_common(case, optimizer, model) for case, (model, optimizer, _) in trainings.items()}
+            if None not in common.values():
+                sums = [
+                    f"{case}={checksum(tensors)}/{trainings[case][1].param_groups[0]['lr']:.6f}" for case, tensors in common.items()
+                ]
+                print("step", step, *sums, f"shard {index}/{count} loss {losses[0]:.4f}", flush=True)
             if step == LEAVES_AT and index == 1:
                 state.leave("it has done its part")
         if worker.is_closed():

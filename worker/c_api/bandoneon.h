@@ -176,7 +176,8 @@ typedef struct bdn_declaration {
  * any order) and the servers are ready. ids[i] gets the number of tensors[i] for later calls. The
  * n-th call of each worker belongs to the n-th calls of the others. A tensor that was declared
  * before with the same facts is answered at once. BDN_INVALID_ARGUMENT names a conflict and both
- * workers, or shows what is wrong with a spec. */
+ * workers, or shows what is wrong with a spec. BDN_NOT_FOUND: a candidate declares what the others
+ * have not declared, yet. */
 BDN_API int bdn_declare(bdn_worker* worker, const bdn_declaration* tensors, size_t count,
                         uint32_t* ids, double timeout_seconds);
 

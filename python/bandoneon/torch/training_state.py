@@ -16,6 +16,7 @@ from ..errors import BandoneonError, Evicted, FailedPrecondition, InvalidArgumen
 from ..json_log import LOGGER as _log
 from ..session import default_worker
 from ..worker import Declaration, Worker
+from .broadcast import broadcast_bytes
 from .checkpoint import LostAmidSave, has_checkpoint, load, save, split_module
 from .handover import Handover, hand_over
 from .tensors import host_zeros
@@ -302,15 +303,16 @@ class TrainingState:
             if not failed:
                 break
         if differing:
-            self._end_of_those_that_differ(differing, staying, received)
+            self._end_of_those_that_differ(differing, staying, received.differs)
         if mine is None:
             self._take(received.state)
         return worker.present(), received.num_bytes
 
-    def _end_of_those_that_differ(self, differing, staying, received):
+    def _end_of_those_that_differ(self, differing, staying, what):
         rank = self._worker.rank
         who = ", ".join(map(str, differing))
-        what = received.differs.removeprefix("object ") if received.differs else "the state"
+        text = broadcast_bytes(self._worker, "state of training/difference", (what or "").encode(), differing[0])
+        what = (what or text.decode()).removeprefix("object ")
         if 2 * len(differing) >= len(staying):
             raise FailedPrecondition(
                 f"the replicas have come apart: {what} of worker {who} is not that of worker {staying[0]}, and no more than "
