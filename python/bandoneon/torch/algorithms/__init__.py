@@ -7,6 +7,7 @@ steps of LocalSteps. docs/algorithms.md says which is for what.
     optimizer = bdn.algorithms.Lion(model.named_parameters(), lr=3e-4)
 """
 
+from ...micro_batches import micro_batches
 from ..foreign_words import answer_foreign_words
 from .cser import CSER
 from .decay_momentum_sgd import DecayMomentumSGD
@@ -37,6 +38,7 @@ __all__ = [
     "QSR",
     "SignMomentum",
     "SlowMo",
+    "micro_batches",
     "muon_groups",
 ]
 
