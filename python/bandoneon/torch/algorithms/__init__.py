@@ -9,6 +9,7 @@ steps of LocalSteps. docs/algorithms.md says which is for what.
 
 from ...micro_batches import micro_batches
 from ..foreign_words import answer_foreign_words
+from .auc_loss import AUCLoss
 from .cser import CSER
 from .decay_momentum_sgd import DecayMomentumSGD
 from .decoupled_momentum import DeMo
@@ -23,6 +24,7 @@ from .pace import Pace
 from .qsr import QSR
 
 __all__ = [
+    "AUCLoss",
     "Average",
     "CSER",
     "DeMo",
