@@ -19,6 +19,7 @@ MODULES = {
     "bandoneon.torch.app_state": "a whole training for torch.distributed.checkpoint",
     "bandoneon.torch.comm_state": "what links remember, for torch.distributed.checkpoint",
     "bandoneon.torch.exchange": "single tensors",
+    "bandoneon.torch.expand": "transformers that grow",
     "bandoneon.torch.named_recipes": "compositions that have a name",
     "bandoneon.metrics": "a worker's counters for Prometheus",
     "bandoneon.micro_batches": "batches of sequences of unequal length",

@@ -10,7 +10,7 @@ import sys
 import pytest
 from test_processes import BIN, ROOT, daemons
 
-EXAMPLES = ["byteps_compress", "clan", "sdp4bit", "sign_momentum", "error_reset", "unequal_lengths"]
+EXAMPLES = ["byteps_compress", "clan", "sdp4bit", "sign_momentum", "error_reset", "unequal_lengths", "grow"]
 WORKERS = 2
 
 

@@ -8,6 +8,7 @@ steps of LocalSteps. docs/algorithms.md says which is for what.
 """
 
 from ...micro_batches import micro_batches
+from ..expand import expand
 from ..foreign_words import answer_foreign_words
 from .auc_loss import AUCLoss
 from .cser import CSER
@@ -40,6 +41,7 @@ __all__ = [
     "QSR",
     "SignMomentum",
     "SlowMo",
+    "expand",
     "micro_batches",
     "muon_groups",
 ]
