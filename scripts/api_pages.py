@@ -19,8 +19,10 @@ MODULES = {
     "bandoneon.torch.app_state": "a whole training for torch.distributed.checkpoint",
     "bandoneon.torch.comm_state": "what links remember, for torch.distributed.checkpoint",
     "bandoneon.torch.exchange": "single tensors",
+    "bandoneon.torch.expand": "transformers that grow",
     "bandoneon.torch.named_recipes": "compositions that have a name",
     "bandoneon.metrics": "a worker's counters for Prometheus",
+    "bandoneon.micro_batches": "batches of sequences of unequal length",
 }
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
@@ -41,7 +43,8 @@ def main() -> None:
     out = pathlib.Path(sys.argv[1])
     version = importlib.metadata.version("bandoneon")
     pdoc.render.configure(docformat="markdown", show_source=False, footer_text=f"Bandoneon {version}")
-    pdoc.pdoc(*(name for name in MODULES if name != "bandoneon.metrics"), output_directory=out)  # bandoneon has it.
+    of_first = {"bandoneon.metrics", "bandoneon.micro_batches"}  # The page of bandoneon brings these.
+    pdoc.pdoc(*(name for name in MODULES if name not in of_first), output_directory=out)
     formatter = pygments.formatters.HtmlFormatter(full=True, title=HEADER.name, linenos="inline", lineanchors="line")
     text = HEADER.read_text(encoding="utf-8")
     (out / "c_api.html").write_text(pygments.highlight(text, pygments.lexers.CLexer(), formatter), encoding="utf-8")

@@ -27,6 +27,7 @@ from .errors import (
 )
 from .json_log import JsonFormatter
 from .local_cluster import LocalCluster
+from .micro_batches import MicroBatches, TimeModel, micro_batches
 from .session import (
     default_worker,
     init,
@@ -57,11 +58,13 @@ __all__ = [
     "JobFailed",
     "JsonFormatter",
     "LocalCluster",
+    "MicroBatches",
     "NotFound",
     "OutcomeUnknown",
     "OutOfRange",
     "PermissionDenied",
     "ResourceExhausted",
+    "TimeModel",
     "Unavailable",
     "Unimplemented",
     "Worker",
@@ -73,6 +76,7 @@ __all__ = [
     "local_rank",
     "local_size",
     "metrics",
+    "micro_batches",
     "rank",
     "report",
     "settings_help",

@@ -10,7 +10,7 @@ import sys
 import pytest
 from test_processes import BIN, ROOT, daemons
 
-EXAMPLES = ["byteps_compress", "clan", "sdp4bit", "sign_momentum", "error_reset"]
+EXAMPLES = ["byteps_compress", "clan", "sdp4bit", "sign_momentum", "error_reset", "unequal_lengths", "grow"]
 WORKERS = 2
 
 
@@ -40,6 +40,15 @@ def test_it_runs_under_bandoneon_run(name):
     script = ROOT / "examples" / f"{name}.py"
     job = [BIN / "bandoneon", "run", "-n", WORKERS, "-s", 1, "--"]
     assert_trained(run(*job, sys.executable, script, "--steps=3"))
+
+
+def test_auc_prints_each_way_to_train():
+    job = [BIN / "bandoneon", "run", "-n", WORKERS, "-s", 1, "--"]
+    output = run(*job, sys.executable, ROOT / "examples" / "auc.py", "--steps=60", "--samples=2000")
+    found = re.findall(r"(auc|log) loss, (.*): AUC (\S+), (\d+) exchanges of 60 steps", output)
+    assert [(loss, int(exchanges)) for loss, _, _, exchanges in found] == [
+        ("auc", 0), ("auc", 6), ("auc", 4), ("auc", 6), ("auc", 4), ("log", 0), ("log", 6), ("log", 2)], output
+    assert all(0.4 < float(area) < 1 for _, _, area, _ in found), output
 
 
 def test_a_small_gpt_trains_over_a_fabric():

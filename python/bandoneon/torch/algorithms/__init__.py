@@ -7,7 +7,10 @@ steps of LocalSteps. docs/algorithms.md says which is for what.
     optimizer = bdn.algorithms.Lion(model.named_parameters(), lr=3e-4)
 """
 
+from ...micro_batches import micro_batches
+from ..expand import expand
 from ..foreign_words import answer_foreign_words
+from .auc_loss import AUCLoss
 from .cser import CSER
 from .decay_momentum_sgd import DecayMomentumSGD
 from .decoupled_momentum import DeMo
@@ -22,6 +25,7 @@ from .pace import Pace
 from .qsr import QSR
 
 __all__ = [
+    "AUCLoss",
     "Average",
     "CSER",
     "DeMo",
@@ -37,6 +41,8 @@ __all__ = [
     "QSR",
     "SignMomentum",
     "SlowMo",
+    "expand",
+    "micro_batches",
     "muon_groups",
 ]
 
