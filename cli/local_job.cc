@@ -50,9 +50,6 @@ constexpr char kLoopback4[] = "127.0.0.1";
 constexpr char kLoopback6[] = "::1";
 // A line that does not end is shown after this time as far as it has come.
 constexpr std::chrono::milliseconds kPatience{200};
-// A worker that joins too late hears of it at once, but the scheduler ends the job only when all
-// have left: the news may come so much later.
-constexpr std::chrono::seconds kDoubtTime{2};
 constexpr size_t kMostOthers = 8;  // named besides the cause
 
 using Json = nlohmann::ordered_json;
@@ -592,7 +589,7 @@ bool LocalJob::GoesOnWithout(const Failure& ended) {
   for (const Failure& lost : lost_) {
     if (MemberOf(lost.process) == member) return true;
   }
-  if (MayBeTooLate(ended)) return true;
+  if (IsFailedNewcomer(ended)) return true;
   // A process of a host whose daemon is out ends as the daemon does, and maybe before it.
   const bool is_out = ended.code == kEvictedCode;
   const bool is_node = options_.hosts == 0 || !is_worker(ended.process) || is_out;
@@ -629,20 +626,14 @@ void LocalJob::StartWorkerAgain(size_t process) {
   restarts_[process].push_back(end);
 }
 
-bool LocalJob::MayBeTooLate(const Failure& ended) {
+bool LocalJob::IsFailedNewcomer(const Failure& ended) {
   const bool is_lost = ended.code > 128 || ended.code == kEvictedCode;
   if (is_lost || !worker_restarts_.IsNewcomer(ended.process)) return false;
-  if (is_at_end_) {
-    GiveUpTooLate(ended);
-  } else {
-    doubts_.push_back({ended, Clock::now() + kDoubtTime});
-  }
-  return true;
-}
-
-void LocalJob::GiveUpTooLate(const Failure& ended) {
-  Say(absl::StrFormat("%s, which came too late: the job is at its end", DescribeEnd(ended)));
+  Say(absl::StrFormat(
+      "%s before the job had taken it in; it is not started again, and the job goes on without it",
+      DescribeEnd(ended)));
   lost_.push_back(ended);
+  return true;
 }
 
 void LocalJob::NoteEndOfProgram() {
@@ -650,7 +641,6 @@ void LocalJob::NoteEndOfProgram() {
   for (const size_t process : worker_restarts_.TakeAll()) {
     Say(absl::StrFormat("%s is not started again: the job is at its end", group_.name(process)));
   }
-  for (const Doubt& doubt : std::exchange(doubts_, {})) GiveUpTooLate(doubt.ended);
 }
 
 void LocalJob::NoteTakenIn(std::string_view text) {
@@ -666,11 +656,6 @@ void LocalJob::NoteTakenIn(std::string_view text) {
 
 void LocalJob::HandleRestarts(Clock::time_point now) {
   for (const size_t process : worker_restarts_.TakeDue(now)) StartWorkerAgain(process);
-  while (!doubts_.empty() && doubts_.front().until <= now) {
-    const Failure ended = doubts_.front().ended;
-    doubts_.erase(doubts_.begin());
-    HandleFailure(ended);
-  }
 }
 
 bool LocalJob::IsLostServer(const Failure& ended) const {
@@ -869,8 +854,7 @@ int LocalJob::Wait() {
       Enter(Phase::kEndingDaemons, options_.grace);
     }
     std::optional<Clock::time_point> wake = deadline_;
-    const auto doubt = doubts_.empty() ? std::nullopt : std::optional(doubts_.front().until);
-    for (const auto& other : {timer_, outlived_until_, worker_restarts_.next(), doubt}) {
+    for (const auto& other : {timer_, outlived_until_, worker_restarts_.next()}) {
       if (other && (!wake || *other < *wake)) wake = other;
     }
     const ProcessGroup::Event event = group_.Next(wake);
@@ -890,7 +874,6 @@ int LocalJob::Wait() {
     }
   }
   group_.KillAll();
-  for (const Doubt& doubt : doubts_) failures_.push_back(doubt.ended);
   for (const auto stream : {ProcessGroup::Stream::kOut, ProcessGroup::Stream::kError}) {
     Write(stream, printer_.Finish(stream));
   }

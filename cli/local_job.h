@@ -196,11 +196,9 @@ class LocalJob {
   // Plans to start a lost worker again, if that may be, and says so. Returns whether it does.
   bool IsToStartAgain(const Failure& ended);
   void StartWorkerAgain(size_t process);
-  // Returns whether the end of a worker that was started again, and that the job has not taken in
-  // yet, may be due to the end of the job. Notes it then, and counts it as a failure later unless
-  // the job does end.
-  bool MayBeTooLate(const Failure& ended);
-  void GiveUpTooLate(const Failure& ended);
+  // Returns whether this is a worker that was started again and has failed by itself before the job
+  // had taken it in. Nobody waits for such a one, so the job goes on without it.
+  bool IsFailedNewcomer(const Failure& ended);
   // Notes that the job's program is at its end, which a newcomer could no longer join.
   void NoteEndOfProgram();
   // Reads which workers were taken in, as the scheduler's log tells.
@@ -260,12 +258,6 @@ class LocalJob {
   std::map<size_t, std::vector<std::string>> restarts_;
   int num_restarts_ = 0;  // also those that are planned
   WorkerRestarts worker_restarts_;
-  // Ends of workers that may have come too late for the job, and when they count as failures.
-  struct Doubt {
-    Failure ended;
-    Clock::time_point until;
-  };
-  std::vector<Doubt> doubts_;
   // Whether a worker has ended with 0, or the scheduler has said that the job is done. The others
   // leave, too, or have left, and nobody is taken in any more.
   bool is_at_end_ = false;

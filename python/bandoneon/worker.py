@@ -167,7 +167,7 @@ class Worker:
     def is_candidate(self) -> bool:
         """Whether this worker has joined a job that runs, and was not taken in yet: bdn_is_candidate of bandoneon.h."""
         with self._call() as (lib, handle):
-            return lib.bdn_is_candidate(handle) != 0
+            return bool(lib.bdn_is_candidate(handle))
 
     def candidates(self) -> int:
         """How many workers wait at a boundary, as far as this one has heard. Others hear it earlier or later."""

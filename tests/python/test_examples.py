@@ -114,3 +114,35 @@ def test_survive_has_the_weights_of_an_undisturbed_run():
     assert launcher.wait(120) == 0, output
     assert kills >= 5, output
     assert weights(output) == weights(calm), output
+
+
+def pid_of_worker(rank, script):
+    """Of the process that runs this script as that worker."""
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            is_script = str(script).encode() in (folder / "cmdline").read_bytes().split(b"\0")[1:2]
+            if is_script and f"BANDONEON_RANK={rank}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+                return int(folder.name)
+        except OSError:
+            continue  # It has ended meanwhile.
+    raise AssertionError(f"no process runs {script} as worker {rank}")
+
+
+def test_elastic_goes_on_with_a_worker_that_is_killed_and_comes_back():
+    command = [BIN / "bandoneon", "run", "-n", 3, "-s", 2, "--min-workers", 1, "--restarts", 20, "--", sys.executable,
+               ROOT / "examples" / "elastic.py", "--steps=1500", "--every=20", "--pace=0.01"]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("BANDONEON_")}
+    launcher = subprocess.Popen([str(part) for part in command], env=environment, stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, text=True)
+    lines = []
+    is_killed = False
+    for line in launcher.stdout:
+        lines.append(line)
+        if not is_killed and re.match(r"\[worker 1\] step \d+: part \d of 3", line):
+            is_killed = True
+            os.kill(pid_of_worker(1, command[-4]), signal.SIGKILL)
+    assert launcher.wait() == 0, "".join(lines[-40:])
+    output = "".join(lines)
+    assert "[worker 0] " in output and output.count("the job goes on with 3 of 3 workers") >= 3, output
+    weights = re.findall(r"^\[worker (\d)\] weights ([0-9a-f]{64})", output, re.MULTILINE)
+    assert sorted(rank for rank, _ in weights) == ["0", "1", "2"] and len({value for _, value in weights}) == 1, output

@@ -25,42 +25,43 @@ WIDTH = int(os.environ.get("TEST_WIDTH", "64"))
 ONE_BIT = "onebit(block=64)"
 LEAVES_AT = int(os.environ.get("TEST_LEAVES_AT", "-1"))  # of who has the second part then
 ALGORITHMS = {
-    "sgd": lambda model, **own: bdn.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), model, **own),
+    "sgd": lambda model, **own: bdn.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), model, links=bdn.Links(**own)),
     "adamw": lambda model, **own: bdn.DistributedOptimizer(
-        torch.optim.AdamW(model.parameters(), lr=0.01), model, push=f"ef({ONE_BIT})", pull=f"ef({ONE_BIT})", **own
+        torch.optim.AdamW(model.parameters(), lr=0.01), model, links=bdn.Links(push=f"ef({ONE_BIT})", pull=f"ef({ONE_BIT})", **own)
     ),
     "forward": lambda model, **own: bdn.DistributedOptimizer(
-        torch.optim.AdamW(model.parameters(), lr=0.01), model, overlap="forward", **own
+        torch.optim.AdamW(model.parameters(), lr=0.01), model, overlap="forward", links=bdn.Links(**own)
     ),
     "links": lambda model, **own: bdn.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=0.01), model, links=bdn.Links(push=f"ef({ONE_BIT})", momentum=0.9, warmup=20, **own)
     ),
     "server": lambda model, **own: bdn.ServerOptimizer(
-        torch.optim.AdamW(model.parameters(), lr=0.01), model.named_parameters(), push="int4(hadamard=32)",
-        pull="delta(int4(group=64))", **own,
+        torch.optim.AdamW(model.parameters(), lr=0.01), model.named_parameters(),
+        links=bdn.Links(push="int4(hadamard=32)", pull="delta(int4(group=64))", **own),
     ),
     "local": lambda model, **own: bdn.LocalSteps(
         torch.optim.AdamW(model.parameters(), lr=0.01), model.named_parameters(), tau=5, outer=bdn.algorithms.Nesterov(),
-        push="int8", **own,
+        links=bdn.Links(push="int8", **own),
     ),
     "local_residual": lambda model, **own: bdn.LocalSteps(
-        torch.optim.SGD(model.parameters(), lr=0.05), model.named_parameters(), tau=5, outer=bdn.algorithms.Average(), push="int4",
-        local_residual=True, **own,
+        torch.optim.SGD(model.parameters(), lr=0.05), model.named_parameters(), tau=5, outer=bdn.algorithms.Average(), local_residual=True,
+        links=bdn.Links(push="int4", **own),
     ),
     "local_qsr": lambda model, **own: bdn.LocalSteps(
         torch.optim.AdamW(model.parameters(), lr=0.01), model.named_parameters(), outer=bdn.algorithms.Average(),
-        tau=bdn.algorithms.QSR(alpha=0.02, least=3, most=10), push="ef(onebit)", **own,
+        tau=bdn.algorithms.QSR(alpha=0.02, least=3, most=10), links=bdn.Links(push="ef(onebit)", **own),
     ),
     "cser": lambda model, **own: bdn.algorithms.CSER(
-        torch.optim.SGD(model.parameters(), lr=0.05), model.named_parameters(), gradient=8, reset=4, period=2, block=16, **own
+        torch.optim.SGD(model.parameters(), lr=0.05), model.named_parameters(), gradient=8, reset=4, period=2, block=16,
+        links=bdn.Links(**own),
     ),
     "cser_model": lambda model, **own: bdn.algorithms.CSER(
         torch.optim.SGD(model.parameters(), lr=0.05), model.named_parameters(), gradient=8, reset=4, period=2, block=16,
-        implementation="model", **own,
+        implementation="model", links=bdn.Links(**own),
     ),
-    "lion": lambda model, **own: bdn.algorithms.Lion(model.named_parameters(), lr=0.003, **own),
-    "demo": lambda model, **own: bdn.algorithms.DeMo(model.named_parameters(), lr=0.003, **own),
-    "onebit_adam": lambda model, **own: bdn.algorithms.OneBitAdam(model.named_parameters(), lr=0.01, warmup=30, **own),
+    "lion": lambda model, **own: bdn.algorithms.Lion(model.named_parameters(), lr=0.003, links=bdn.Links(**own)),
+    "demo": lambda model, **own: bdn.algorithms.DeMo(model.named_parameters(), lr=0.003, links=bdn.Links(**own)),
+    "onebit_adam": lambda model, **own: bdn.algorithms.OneBitAdam(model.named_parameters(), lr=0.01, links=bdn.Links(warmup=30, **own)),
 }
 
 

@@ -154,8 +154,9 @@ class TrainingState:
             _log.info("this worker joins a job that runs, and waits for the end of a step of the others")
             self._come()
         else:
-            self._ballot = self._ballot or _Ballot(worker)
-            self._load()
+            if self._ballot is None:  # Otherwise the program goes on behind a loop of before.
+                self._ballot = _Ballot(worker)
+                self._load()
             self._set_roster(worker.present())
         self._ballot.cast(self._why_leave is not None, False)
 
@@ -394,6 +395,7 @@ class _Ballot:
 
     def cast(self, leaves, wants_change):
         """Begins the exchange beside the next step."""
+        self._wait()  # For that of a loop that the program has left.
         values = self._values.zero_()
         values[self._worker.rank] = 1
         values[self._size + self._worker.rank] = float(leaves)
@@ -402,10 +404,15 @@ class _Ballot:
 
     def count(self):
         """(ranks that took part, those of them that leave, whether anybody wants a change)"""
-        self._worker.wait(self._ticket)
+        self._wait()
         present = self._values[: self._size].nonzero().flatten().tolist()
         leaving = self._values[self._size : -1].nonzero().flatten().tolist()
         return present, leaving, bool(self._values[-1])
+
+    def _wait(self):
+        if self._ticket is not None:
+            self._worker.wait(self._ticket)
+            self._ticket = None
 
     def agree(self, has_failed, differs):
         """(whether anybody has failed, the ranks of those that differ)"""
