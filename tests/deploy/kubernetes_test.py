@@ -324,11 +324,14 @@ def test_selectors_find_their_pods(objects):
         if found["kind"] == "PodDisruptionBudget":
             assert matches(found["spec"]["selector"], templates[name]["metadata"]["labels"])
             assert found["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
-            # Without a journal nobody waits for another server in the place of the only one.
+            # Without a journal nobody waits for another server in the place of the only one, and none is replaced unasked.
             scheduler = containers(templates["bandoneon-scheduler"])
             has_journal = any(env["name"] == "BANDONEON_JOURNAL" for one in scheduler for env in one["env"])
             assert found["spec"]["maxUnavailable"] == (1 if has_journal else 0)
+            assert only(objects, "StatefulSet")["spec"]["updateStrategy"] == {"type": "RollingUpdate" if has_journal else "OnDelete"}
         if found["kind"] == "StatefulSet":
+            # An update goes on to the next server when one is ready, which it is in a job.
+            assert containers(templates[name])[0]["readinessProbe"]["grpc"]["service"] == "readiness"
             (spread,) = templates[name]["spec"]["topologySpreadConstraints"]
             assert matches(spread["labelSelector"], templates[name]["metadata"]["labels"])
             service = only(objects, "Service", found["spec"]["serviceName"])
