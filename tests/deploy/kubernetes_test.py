@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -21,7 +22,7 @@ K8S = DEPLOY / "k8s"
 CHART = DEPLOY / "helm"
 VERSION = re.search(r"project\(bandoneon VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text(encoding="utf-8"))[1]
 KUBERNETES = ("1.29", "1.35")
-OVERLAYS = ("dev", "prod-tcp", "prod-rdma")
+OVERLAYS = ("dev", "prod-tcp", "prod-rdma", "elastic")
 # By what the chart is to have besides, the values that say so and the components of kustomize that do.
 VARIANTS = {
     "monitoring": (["monitoring.enabled=true"], ["monitoring"]),
@@ -40,7 +41,8 @@ VARIANTS = {
 CHART_ALONE = {
     "everything": ["tls.certManager=true", "monitoring.enabled=true", "workers.gpus.count=8", "workers.daemon.enabled=true", "rdma.enabled=true",
                    "rdma.resource=vpc.amazonaws.com/efa", "rdma.count=4", "rdma.provider=efa", "rdma.domain=rdmap0s6-rdm", "rdma.ipcLock=true", "scheduler.journal.size=20Gi",
-                   "scheduler.journal.storageClass=fast", "scheduler.journal.timeout=1h"],
+                   "scheduler.journal.storageClass=fast", "scheduler.journal.timeout=1h", "job.workers=8", "job.minWorkers=6"],
+    "a plain Job": ["tls.certManager=true", "job.workers=4", "job.minWorkers=1", "workers.kind=Job", "workers.command={python,elastic.py}"],
 }
 JOBS = (*(f"overlays/{name}" for name in OVERLAYS), "helm", *(f"helm with {name}" for name in (*VARIANTS, *CHART_ALONE)))
 RENDERED = (*JOBS, "trainer")
@@ -49,6 +51,7 @@ PART = {"app.kubernetes.io/part-of": "bandoneon"}
 TEMPLATES = {
     "Deployment": ("spec", "template"),
     "StatefulSet": ("spec", "template"),
+    "Job": ("spec", "template"),
     "JobSet": ("spec", "replicatedJobs", 0, "template", "spec", "template"),
     "ClusterTrainingRuntime": ("spec", "template", "spec", "replicatedJobs", 0, "template", "spec", "template"),
 }
@@ -58,7 +61,7 @@ STRICT = {
     "TrainJob": {"runtimeRef": {"name": str}, "trainer": {"numNodes": int, "numProcPerNode": int, "command": [str]}},
     "ClusterTrainingRuntime": {
         "mlPolicy": {"numNodes": int, "torch": {}},
-        "template": {"spec": {"replicatedJobs": [{"name": str, "template": {"metadata": dict, "spec": dict}}]}}},
+        "template": {"spec": {"failurePolicy": {"maxRestarts": int}, "replicatedJobs": [{"name": str, "template": {"metadata": dict, "spec": dict}}]}}},
     "PodMonitor": {"selector": {"matchLabels": dict}, "podMetricsEndpoints": [{"port": str, "interval": str}]},
     "PrometheusRule": {"groups": [{"name": str, "rules": [{"record": str, "alert": str, "expr": str, "for": str,
                                                            "labels": dict, "annotations": dict}]}]},
@@ -147,6 +150,20 @@ def pods(objects):
     return [(found["metadata"]["name"], template_of(found)) for found in objects if found["kind"] in TEMPLATES]
 
 
+def job_of(found):
+    """The spec of the Job of workers that a Job, JobSet or runtime makes."""
+    place = found
+    for step in TEMPLATES[found["kind"]][:-1]:
+        place = place[step]
+    return place
+
+
+def workers_of(objects):
+    """The one object that makes a job's workers."""
+    (found,) = [found for found in objects if found["kind"] in ("Job", "JobSet", "ClusterTrainingRuntime")]
+    return found
+
+
 def containers(template):
     return template["spec"].get("initContainers", []) + template["spec"]["containers"]
 
@@ -196,10 +213,7 @@ def test_kubernetes_knows_every_field(objects, version):
     for name, template in pods(objects):
         of_job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": {"template": template}}
         kubernetes_validate.validate(of_job, version, strict=True)
-    for found in objects:
-        if found["kind"] == "JobSet":
-            job = found["spec"]["replicatedJobs"][0]["template"]
-            kubernetes_validate.validate({"apiVersion": "batch/v1", "kind": "Job", **job}, version, strict=True)
+    kubernetes_validate.validate({"apiVersion": "batch/v1", "kind": "Job", "metadata": {}, "spec": job_of(workers_of(objects))}, version, strict=True)
 
 
 def test_a_misspelt_field_would_be_found(rendered):
@@ -209,6 +223,10 @@ def test_a_misspelt_field_would_be_found(rendered):
         kubernetes_validate.validate(found, KUBERNETES[0], strict=True)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({"failurePolicy": {"maxRestart": 3}}, schema(STRICT["JobSet"]))
+    job = job_of(only(rendered("overlays/dev"), "JobSet"))
+    job["podFailurePolicy"]["rules"][1]["onExitCode"] = job["podFailurePolicy"]["rules"][1].pop("onExitCodes")
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate({"apiVersion": "batch/v1", "kind": "Job", "metadata": {}, "spec": job}, KUBERNETES[0], strict=True)
 
 
 def locks_memory(template):
@@ -279,7 +297,7 @@ def test_daemons_accept_what_they_are_started_with(objects, certificates, speak_
                 variables = {name: value for name, value in variables.items()
                              if name != "BANDONEON_TRANSPORT" and not name.startswith("BANDONEON_FABRIC_")}
             settings = check_config(container["command"], variables)
-            assert template["spec"].get("terminationGracePeriodSeconds", 10**6) > seconds(settings["drain-timeout"])
+            assert template["spec"]["terminationGracePeriodSeconds"] > seconds(settings["drain-timeout"])
             for listens, named in (("listen", {"scheduler": "control", "server": "data"}.get(role_of(template))),
                                    ("health-listen", "health"), ("metrics-listen", "metrics")):
                 if listens in settings and settings[listens] and "ports" in container:
@@ -324,11 +342,14 @@ def test_selectors_find_their_pods(objects):
         if found["kind"] == "PodDisruptionBudget":
             assert matches(found["spec"]["selector"], templates[name]["metadata"]["labels"])
             assert found["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
-            # Without a journal nobody waits for another server in the place of the only one.
+            # Without a journal nobody waits for another server in the place of the only one, and none is replaced unasked.
             scheduler = containers(templates["bandoneon-scheduler"])
             has_journal = any(env["name"] == "BANDONEON_JOURNAL" for one in scheduler for env in one["env"])
             assert found["spec"]["maxUnavailable"] == (1 if has_journal else 0)
+            assert only(objects, "StatefulSet")["spec"]["updateStrategy"] == {"type": "RollingUpdate" if has_journal else "OnDelete"}
         if found["kind"] == "StatefulSet":
+            # An update goes on to the next server when one is ready, which it is in a job.
+            assert containers(templates[name])[0]["readinessProbe"]["grpc"]["service"] == "readiness"
             (spread,) = templates[name]["spec"]["topologySpreadConstraints"]
             assert matches(spread["labelSelector"], templates[name]["metadata"]["labels"])
             service = only(objects, "Service", found["spec"]["serviceName"])
@@ -409,9 +430,90 @@ def test_the_job_is_as_large_as_its_replicas(rendered, name):
     told = environment(objects, containers(template_of(scheduler))[0])
     assert scheduler["spec"]["replicas"] == 1 and scheduler["spec"]["strategy"] == {"type": "Recreate"}
     assert only(objects, "StatefulSet")["spec"]["replicas"] == int(told["BANDONEON_SERVERS"])
-    job = only(objects, "JobSet")["spec"]["replicatedJobs"][0]
-    assert job["replicas"] == 1
-    assert job["template"]["spec"]["completions"] == job["template"]["spec"]["parallelism"] == int(told["BANDONEON_WORKERS"])
+    found = workers_of(objects)
+    assert found["kind"] == "Job" or found["spec"]["replicatedJobs"][0]["replicas"] == 1
+    assert job_of(found)["completions"] == job_of(found)["parallelism"] == int(told["BANDONEON_WORKERS"])
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_job_fails_when_more_workers_are_gone_for_good_than_it_can_lose(rendered, certificates, name):
+    objects = rendered(name)
+    (container,) = containers(template_of(only(objects, "Deployment")))
+    settings = check_config(container["command"], environment(objects, container, certificates, "scheduler"))
+    workers, fewest = int(settings["workers"]), int(settings["min-workers"])
+    assert 0 <= fewest <= workers
+    assert fewest == {"overlays/elastic": 1, "helm with a plain Job": 1, "helm with everything": 6}.get(name, 0)
+    found = workers_of(objects)
+    # A plain Job's completions may fall to min-workers, and must not fall below this number.
+    assert job_of(found).get("maxFailedIndexes") == (None if found["kind"] == "Job" else workers - fewest if fewest else 0)
+    # Settings of the scheduler alone: a change of them must replace no server.
+    for other in (only(objects, "StatefulSet"), found):
+        for one in containers(template_of(other)):
+            assert "BANDONEON_MIN_WORKERS" not in environment(objects, one), other["kind"]
+
+
+def policy_of(job):
+    """(what the Job does with a pod that fails, by the exit status of its containers in order and whether it was evicted)"""
+    rules = job["podFailurePolicy"]["rules"]
+    names = [container["name"] for container in containers(job["template"])]
+
+    def holds(rule, codes, is_evicted):
+        (kind,) = rule.keys() - {"action"}
+        if kind == "onPodConditions":
+            return is_evicted and {"type": "DisruptionTarget", "status": "True"} in rule[kind]
+        exits = [codes[names.index(rule[kind]["containerName"])]]
+        return any(code != 0 and (code in rule[kind]["values"]) == (rule[kind]["operator"] == "In") for code in exits)
+
+    def action(code, is_evicted=False):
+        codes = [0] * (len(names) - 1) + [code]
+        return next((rule["action"] for rule in rules if holds(rule, codes, is_evicted)), "Count")
+    return action
+
+
+def test_one_pod_is_replaced_and_none_of_the_others(objects):
+    job = job_of(workers_of(objects))
+    # Without these Kubernetes takes neither a limit for each index nor a policy.
+    assert job.get("completionMode", "Indexed") == "Indexed" and job["template"]["spec"]["restartPolicy"] == "Never"
+    assert job["podReplacementPolicy"] == "Failed"
+    assert job["backoffLimitPerIndex"] >= 1 and job["backoffLimit"] == 2**31 - 1
+    for rule in job["podFailurePolicy"]["rules"]:
+        assert rule["action"] in ("Ignore", "FailIndex")
+        if "onExitCodes" in rule:
+            values = rule["onExitCodes"]["values"]
+            assert rule["onExitCodes"]["operator"] in ("In", "NotIn") and values == sorted(set(values)) and 0 not in values
+    action = policy_of(job)
+    asks = re.search(r"^START_ME_AGAIN = (\d+)", (ROOT / "python/bandoneon/endings.py").read_text(encoding="utf-8"), re.MULTILINE)[1]
+    assert action(int(asks)) == "Ignore"
+    assert {action(code, is_evicted=True) for code in (1, 75, 137, 143)} == {"Ignore"}
+    ends = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGKILL", "SIGSEGV", "SIGTERM", "SIGINT", "SIGHUP")
+    assert {action(128 + getattr(signal, name)) for name in ends} == {"Count"}
+    assert {action(code) for code in (1, 2, 74, 76, 126, 127, 128, 255)} == {"FailIndex"}
+
+
+def test_workers_have_time_to_leave_and_no_more_than_a_spot_machine_gives(objects):
+    """Two steps, and at least the 30 s that Kubernetes gives unasked."""
+    assert 30 <= template_of(workers_of(objects))["spec"]["terminationGracePeriodSeconds"] <= 120
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_pod_that_takes_anothers_place_has_its_rank(rendered, name):
+    """Of a pod with a daemon it is the daemon's; torchrun gives the processes theirs."""
+    template = template_of(workers_of(rendered(name)))
+    ranks = [[entry for entry in container["env"] if entry["name"] == "BANDONEON_RANK"] for container in containers(template)]
+    index = {"fieldRef": {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']"}}
+    assert ranks[0] == [{"name": "BANDONEON_RANK", "valueFrom": index}] and not any(ranks[1:])
+
+
+def test_an_elastic_jobs_pods_are_those_of_the_jobset(rendered):
+    def plain(name):
+        job = job_of(workers_of(rendered(name)))
+        job.pop("maxFailedIndexes", None)
+        (container,) = containers(job["template"])
+        assert (ROOT / "examples" / container.pop("command")[1]).exists()
+        container["envFrom"][0]["configMapRef"]["name"] = "bandoneon-job"
+        return {key: value for key, value in job.items() if key not in ("completions", "parallelism")}
+
+    assert plain("overlays/elastic") == plain("overlays/dev")
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -446,9 +548,9 @@ def test_a_scheduler_keeps_its_journal_on_a_volume_that_outlives_its_pod(rendere
     # Two generations of it, each of which may take 1 GiB.
     assert claim["spec"]["accessModes"] == ["ReadWriteOnce"] and gib(claim["spec"]["resources"]["requests"]["storage"]) >= 2
     assert claim["spec"].get("storageClassName") == ("fast" if "everything" in name else None)
-    for other in ("StatefulSet", "JobSet"):
-        for container in containers(template_of(only(objects, other))):
-            assert "BANDONEON_JOURNAL" not in environment(objects, container), other
+    for other in (only(objects, "StatefulSet"), workers_of(objects)):
+        for container in containers(template_of(other)):
+            assert "BANDONEON_JOURNAL" not in environment(objects, container), other["kind"]
 
 
 def gib(text):
@@ -464,7 +566,7 @@ def test_keys_leave_memory_for_frames(rendered, name):
 
 
 def test_secrets_are_those_that_cert_manager_makes(rendered):
-    for name in ("overlays/prod-tcp", "overlays/prod-rdma", "helm with cert-manager"):
+    for name in ("overlays/prod-tcp", "overlays/prod-rdma", "overlays/elastic", "helm with cert-manager"):
         objects = rendered(name)
         made = {found["spec"]["secretName"]: found["spec"] for found in objects if found["kind"] == "Certificate"}
         told = environment(objects, containers(template_of(only(objects, "StatefulSet")))[0])
@@ -595,12 +697,16 @@ def test_values_fit_their_schema():
                   {"scheduler": values["scheduler"] | {"journal": {"enabled": False}}},
                   {"workers": values["workers"] | {"gpus": {"count": -1, "resource": "nvidia.com/gpu"}}},
                   {"workers": values["workers"] | {"daemon": values["workers"]["daemon"] | {"processes": 0}}},
+                  {"workers": values["workers"] | {"daemon": values["workers"]["daemon"] | {"drainTimeout": "30"}}},
+                  {"workers": values["workers"] | {"kind": "Deployment"}}, {"workers": values["workers"] | {"backoffLimitPerIndex": -1}},
+                  {"workers": values["workers"] | {"terminationGracePeriodSeconds": 0}}, {"job": values["job"] | {"minWorkers": -1}},
                   {"images": values["images"] | {"torch": {"repository": "x", "tag": "latest", "digest": ""}}}):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(values | wrong, rules)
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
     assert chart["version"] == chart["appVersion"] == VERSION
     assert values["job"]["terminationGracePeriodSeconds"] > seconds(values["job"]["drainTimeout"])
+    assert values["workers"]["terminationGracePeriodSeconds"] > seconds(values["workers"]["daemon"]["drainTimeout"])
 
 
 def test_helm_finds_nothing_wrong():
@@ -613,17 +719,32 @@ def test_the_chart_refuses_values_that_mean_nothing():
     assert done.returncode != 0 and "wrokers" in done.stderr
 
 
+def test_the_chart_refuses_more_workers_at_least_than_there_are():
+    done = run(*chart_with("job.workers=3", "job.minWorkers=4"))
+    assert done.returncode != 0 and "job.minWorkers is 4: expected 0 (all) to 3, which is job.workers" in done.stderr
+    assert job_of(workers_of(objects_of(chart_with("job.workers=3", "job.minWorkers=3"))))["maxFailedIndexes"] == 0
+
+
+def plain(objects):
+    """{(kind, name): object} without what only kustomize, or only the chart, says."""
+    text = yaml.safe_dump([found for found in objects if found["kind"] != "Namespace"])
+    found = yaml.safe_load(re.sub(r"bandoneon-job-\w+", "bandoneon-job", text))
+    for one in found:
+        one["metadata"].pop("namespace", None)
+        if one["kind"] in TEMPLATES:
+            template_of(one)["metadata"].pop("annotations", None)
+    return {(one["kind"], one["metadata"]["name"]): one for one in found}
+
+
+def test_the_charts_plain_job_is_the_elastic_overlays(rendered):
+    ours, theirs = plain(rendered("overlays/elastic")), plain(rendered("helm with a plain Job"))
+    for objects in (ours, theirs):  # kustomize puts a variable that an overlay changes first
+        containers(template_of(objects["Deployment", "bandoneon-scheduler"]))[0]["env"].sort(key=lambda entry: entry["name"])
+    assert ours == theirs
+
+
 @pytest.mark.parametrize("variant", ["", *VARIANTS])
 def test_the_chart_says_what_kustomize_says(rendered, tmp_path, variant):
-    def plain(objects):
-        text = yaml.safe_dump([found for found in objects if found["kind"] != "Namespace"])
-        found = yaml.safe_load(re.sub(r"bandoneon-job-\w+", "bandoneon-job", text))
-        for one in found:
-            one["metadata"].pop("namespace", None)
-            if one["kind"] in TEMPLATES:
-                template_of(one)["metadata"].pop("annotations", None)
-        return {(one["kind"], one["metadata"]["name"]): one for one in found}
-
     _, components = VARIANTS.get(variant, ([], []))
     ours, theirs = plain(with_components(tmp_path, "dev", *components)), plain(rendered(f"helm with {variant}"))
     # What the overlay says of a single node.

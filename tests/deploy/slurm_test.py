@@ -1,8 +1,9 @@
-"""deploy/slurm/train.sbatch, run with a stand-in for Slurm: the daemons and the training are real."""
+"""deploy/slurm, run with a stand-in for Slurm: the daemons and the training are real."""
 
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import pytest
 from deploy_helpers import BIN, DEPLOY, ROOT
 
 SCRIPT = DEPLOY / "slurm" / "train.sbatch"
+WORKER = DEPLOY / "slurm" / "worker.sbatch"
 PROGRAM = ROOT / "tests" / "cli" / "train_program.py"
 LIMIT = 120
 
@@ -57,7 +59,7 @@ def slurm(tmp_path):
     """What the script finds on its one node: its environment."""
     programs = tmp_path / "programs"
     programs.mkdir()
-    for name, text in (("srun", SRUN), ("scontrol", '#!/bin/sh\n[ "$1 $2" = "show hostnames" ] && echo localhost\n')):
+    for name, text in (("srun", SRUN), ("scontrol", '#!/bin/sh\n[ "$1 $2" = "show hostnames" ] && echo localhost\necho "$@" >>$FAKE_SLURM_LOG\n')):
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("BANDONEON_", "SLURM"))}
@@ -66,12 +68,16 @@ def slurm(tmp_path):
                           "SLURM_SUBMIT_DIR": str(tmp_path), "FAKE_SLURM_LOG": str(tmp_path / "log")}
 
 
-def submit(slurm, *command):
+def submit(slurm, *command, script=SCRIPT):
     # Slurm runs a copy, elsewhere.
     copy = pathlib.Path(slurm["SLURM_SUBMIT_DIR"]) / "slurm_script"
-    shutil.copy(SCRIPT, copy)
+    shutil.copy(script, copy)
     return subprocess.run([copy, *map(str, command)], env=slurm, capture_output=True, text=True, timeout=LIMIT,
                           stdin=subprocess.DEVNULL, check=False)
+
+
+def log_of(slurm):
+    return pathlib.Path(slurm["FAKE_SLURM_LOG"]).read_text(encoding="utf-8").splitlines()
 
 
 def left_behind(slurm):
@@ -84,7 +90,7 @@ def test_a_job_trains(slurm):
     lines = sorted(line for line in done.stdout.splitlines() if "trained" in line)
     assert [line.split(" to ")[0] for line in lines] == ["0: trained 0 of 2", "1: trained 1 of 2"]
     assert lines[0].split(" to ")[1] == lines[1].split(" to ")[1]
-    steps = pathlib.Path(slurm["FAKE_SLURM_LOG"]).read_text().splitlines()
+    steps = [line for line in log_of(slurm) if "|" in line]
     assert len(steps) == 3 and sum("exec bandoneon-server" in step for step in steps[1:]) == 1
     assert "bandoneon-scheduler" in steps[0] and "--workers 2 --servers 2" in steps[0]
     assert left_behind(slurm) == []
@@ -124,8 +130,45 @@ def test_it_is_nothing_without_a_command(slurm):
     assert done.returncode == 2 and "no command" in done.stderr
 
 
-def test_the_script_is_sound():
-    assert subprocess.run(["bash", "-n", SCRIPT], check=False).returncode == 0
+@pytest.mark.parametrize("script", [SCRIPT, WORKER], ids=["train", "worker"])
+def test_a_script_is_sound(script):
+    assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
     if shutil.which("shellcheck"):
-        done = subprocess.run(["shellcheck", SCRIPT], capture_output=True, text=True, check=False)
+        done = subprocess.run(["shellcheck", script], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout
+
+
+# ---- A worker that comes back
+
+
+@pytest.fixture
+def task(slurm):
+    """The environment of an array's fourth task."""
+    return slurm | {"SLURM_ARRAY_TASK_ID": "3"}
+
+
+@pytest.mark.parametrize("ends, status, is_queued", [("exit 0", 0, False), ("exit 1", 1, False), ("exit 74", 74, False),
+                                                     ("exit 127", 127, False), ("exit 75", 75, True), ("kill -KILL $$", 137, True),
+                                                     ("kill -SEGV $$", 139, True)])
+def test_a_worker_is_queued_again_where_it_asks_for_it_or_a_signal_ends_it(task, ends, status, is_queued):
+    done = submit(task, "sh", "-c", f'echo "rank $BANDONEON_RANK of $LOCAL_RANK/$LOCAL_WORLD_SIZE"; {ends}', script=WORKER)
+    assert done.returncode == status and "rank 3 of 0/1\n" in done.stdout, done.stderr
+    assert ("requeue 4711" in log_of(task)) == is_queued
+
+
+def test_a_worker_that_is_preempted_leaves_and_is_queued_again(task):
+    """Slurm sends the signal to the script, to srun and to the program."""
+    process = subprocess.Popen([WORKER, "sh", "-c", "trap 'exit 75' TERM; echo here; while :; do sleep 0.1; done"],
+                               env=task, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    with process:
+        assert process.stdout.readline() == "here\n"
+        os.killpg(process.pid, signal.SIGTERM)
+        process.stdout.read()
+        assert process.wait(LIMIT) == 75 and "requeue 4711" in log_of(task)
+
+
+def test_a_worker_of_no_array_has_no_rank(slurm):
+    done = submit(slurm, "true", script=WORKER)
+    assert done.returncode != 0 and "sbatch --array" in done.stderr
+    done = submit(slurm, script=WORKER)
+    assert done.returncode == 2 and "no command" in done.stderr

@@ -1,6 +1,7 @@
 """Trainings with a TrainingState whose workers are killed, leave and come back. Real processes; at each step all who are there
 must have the same weights, and the same state of the optimizer."""
 
+import os
 import pathlib
 import re
 import signal
@@ -8,6 +9,7 @@ import sys
 
 import pytest
 from lost_worker_test import EX_TEMPFAIL, FABRIC, NETWORK, Job
+from process_helpers import children_of
 
 ENCRYPTED = NETWORK | {"BANDONEON_DATA_SECURITY": "encrypted", "BANDONEON_TOKEN": "secret"}
 PROGRAM = pathlib.Path(__file__).with_name("elastic_program.py")
@@ -232,3 +234,25 @@ def test_the_scheduler_and_a_server_may_be_lost_meanwhile(start, tmp_path):
     job.restart_scheduler()
     job.processes["newcomer"].wait_for("step")
     assert set(job.wait("worker 0", "worker 2", "newcomer", "server 0", "scheduler", limit=90)) == {0}
+
+
+def test_torchrun_starts_its_worker_again(start):
+    """A torchrun for each worker, which knows of no other: BANDONEON_RANK says the worker's place."""
+    job = start("adamw", TEST_STEPS="1300")
+    job[1].child.kill()
+    job[0].wait_for("the job goes on with 2 of 3 workers")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", "--max-restarts=10"]
+    job._start("torchrun", [*torchrun, PROGRAM], BANDONEON_RANK="1", TEST_SEED="7")
+    agent = job.processes["torchrun"]
+    agent.wait_for("step")
+    for count, number in enumerate((signal.SIGKILL, signal.SIGTERM), 2):
+        (worker,) = children_of(agent.child.pid)
+        os.kill(worker, number)
+        job[0].wait_for("the job goes on with 2 of 3 workers", times=count)
+        agent.wait_for("candidate 1", times=count)
+        came = "".join(agent.lines).count("\nstep ")
+        agent.wait_for("\nstep ", times=came + 1)
+    assert set(job.wait("torchrun", "worker 0", "worker 2", "scheduler", limit=90)) == {0}
+    known, came = steps_of(job[0].output()), steps_of(agent.output())
+    assert max(came) == 1299
+    assert all(known[step][0] == sums for step, (sums, _) in came.items())
