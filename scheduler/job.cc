@@ -624,8 +624,15 @@ CallId Job::Leave(NodeId node, const absl::Status& reason, absl::Time deadline, 
     return AnswerNow(status.ok() ? failure_ : status);
   }
   const bool is_of_worker = status.ok() && member->info.role == Role::kWorker && !work_done_;
-  if (is_of_worker && is_stopped && !IsCandidate(node) && MayGoOnWithout(member->info)) {
-    return AnswerNow(Lose(node, absl::StrFormat("left: %s", reason.message())));
+  if (is_of_worker && is_stopped && !IsCandidate(node)) {
+    if (MayGoOnWithout(member->info)) {
+      return AnswerNow(Lose(node, absl::StrFormat("left: %s", reason.message())));
+    }
+    return AnswerNow(FailedPrecondition(
+        "the job does not go on without %s: %d workers would be left, and min-workers is %d",
+        NameOf(MemberOf(node)), roster_.size() - 1,
+        options_.config.min_workers > 0 ? options_.config.min_workers
+                                        : options_.config.num_workers));
   }
   if (IsCandidate(node)) {
     // Its error concerns nobody else.

@@ -195,9 +195,9 @@ class Client {
   // FailedPrecondition. Exchanges without an answer when all have left end with Aborted.
   virtual absl::Status Leave(absl::Duration timeout) = 0;
   // Goes at once, and leaves the job to the others: they go on as without a lost worker, and hear
-  // `reason`. Where they may not (min-workers), this ends the job as Abort does. Between steps:
-  // what is in flight here ends with Aborted, and no more calls are taken. Unimplemented through a
-  // host's daemon.
+  // `reason`. FailedPrecondition, after which nothing has changed: they may not (min-workers).
+  // Between steps: what is in flight here ends with Aborted, and no more calls are taken.
+  // Unimplemented through a host's daemon.
   virtual absl::Status Depart(const std::string& reason) = 0;
   // Ends the job for all workers. Their error names this worker and `reason`.
   virtual absl::Status Abort(const std::string& reason) = 0;

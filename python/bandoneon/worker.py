@@ -138,6 +138,8 @@ class Worker:
         self._stepping_thread: int | None = None  # that ended the last
         self._stepping: weakref.ref[threading.Thread] | None = None  # the same
         self._completions: Completions | None = None
+        self.in_charge: int | None = None  # where a TrainingState knows
+        self.num_training_states = 0  # that were made
 
         def run() -> None:
             pointer = c_void_p()
@@ -155,6 +157,11 @@ class Worker:
         with self._call() as (lib, handle):
             count: int = lib.bdn_size(handle)
             return count
+
+    def rank_in_charge(self) -> int:
+        """The rank that tells servers what one tells for all: the lowest, and where workers come back the one that is there
+        for longest, as servers take it from one until that is lost."""
+        return self.first_rank() if self.in_charge is None else self.in_charge
 
     def first_rank(self) -> int:
         """The lowest rank of those. Another worker may hear of a loss earlier or later: present() is the same to all."""
@@ -186,8 +193,8 @@ class Worker:
         return list(ranks)[: count.value]
 
     def depart(self, reason: str) -> None:
-        """Goes from a job that goes on without this worker, as without one that is lost, and closes it. Where the job may
-        not go on without it (min-workers), this ends the job. Between steps."""
+        """Goes from a job that goes on without this worker, as without one that is lost, and closes it. Between steps.
+        FailedPrecondition, and nothing has changed: the job may not go on without it (min-workers)."""
         self._blocking(lambda lib, handle: lib.bdn_depart(handle, _encoded(reason)))
         self._left = True
         self.close()

@@ -630,23 +630,32 @@ def test_a_worker_that_a_signal_or_status_75_ended_is_started_again_as_it_was(to
     assert of_one == [of_one[0], *(of_one[0].replace("none", str(times)) for times in (1, 2))] and of_one[0].endswith(" 7")
 
 
-@pytest.mark.parametrize("is_taken_in", [False, True], ids=["candidate", "taken in"])
-def test_a_worker_that_was_started_again_and_fails_by_itself_ends_the_job(told, is_taken_in):
+def test_a_worker_that_was_started_again_and_fails_by_itself_ends_the_job_that_took_it_in(told):
     told.start("[ $TORCHELASTIC_RESTART_COUNT ] && await fail && exit 3; await go", "--restarts", 5)
     first = told.kill(1)
     told.await_start()
-    if is_taken_in:
-        told.say("the job goes on, with 3 of 3 workers: with worker 1 (node 6, here:5)")
-        told.hear("3 of 3")
+    told.say("the job goes on, with 3 of 3 workers: with worker 1 (node 6, here:5)")
+    told.hear("3 of 3")
     told.touch("fail")
-    # Of a worker that was in the job this is no excuse.
-    if is_taken_in:
-        told.await_end(1)
-        told.say("the job is done")
+    told.await_end(1)
+    told.say("the job is done")  # Which is no excuse.
     code, lines = told.end()
     assert code == 3
     assert lines[-1] == (f"[run] the job failed because worker 1 (pid {told.pid(1)}) exited with code 3; "
                          f"worker 1 was started again once, after {first}")
+
+
+def test_a_newcomer_that_fails_before_it_is_taken_in_disturbs_nobody(told):
+    told.start("[ $TORCHELASTIC_RESTART_COUNT ] && exit 3; await go", "--restarts", 5)
+    first = told.kill(1)
+    told.await_start()
+    failed = f"worker 1 (pid {told.pid(1)}) exited with code 3"
+    assert told.hear("taken it in") == (f"[run] {failed} before the job had taken it in; it is not started again, and the job "
+                                        "goes on without it")
+    told.touch("go")
+    code, lines = told.end()
+    assert code == 0
+    assert lines[-1] == f"[run] the job has ended without those that it lost: {failed}; worker 1 was started again once, after {first}"
 
 
 def test_a_worker_is_lost_once_the_restarts_are_used_up(told):

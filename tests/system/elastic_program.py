@@ -39,6 +39,10 @@ ALGORITHMS = {
         torch.optim.AdamW(model.parameters(), lr=0.01), model.named_parameters(),
         links=bdn.Links(push="int4(hadamard=32)", pull="delta(int4(group=64))", **own),
     ),
+    "odd": lambda model, **own: bdn.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=0.1), model, links=bdn.Links(**own)
+    ),
+    "kept": lambda model, **own: bdn.DistributedOptimizer(Kept(model.parameters(), lr=0.01), model, links=bdn.Links(**own)),
     "local": lambda model, **own: bdn.LocalSteps(
         torch.optim.AdamW(model.parameters(), lr=0.01), model.named_parameters(), tau=5, outer=bdn.algorithms.Nesterov(),
         links=bdn.Links(push="int8", **own),
@@ -63,6 +67,41 @@ ALGORITHMS = {
     "demo": lambda model, **own: bdn.algorithms.DeMo(model.named_parameters(), lr=0.003, links=bdn.Links(**own)),
     "onebit_adam": lambda model, **own: bdn.algorithms.OneBitAdam(model.named_parameters(), lr=0.01, links=bdn.Links(warmup=30, **own)),
 }
+
+
+class Kept(torch.optim.SGD):
+    """Keeps a list of float32 beside bfloat16 parameters, as Shampoo does."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for param in group["params"]:
+                if param.grad is None:
+                    continue
+                state = self.state[param]
+                (total,) = state.setdefault("totals", [torch.zeros_like(param, dtype=torch.float32)])
+                total.mul_(0.9).add_(param.grad.float())
+                param.add_((total * -group["lr"]).to(param.dtype))
+
+
+class Net(torch.nn.Module):
+    """Two heads, of which a step uses one; the first layer is frozen at first; older states are of another version."""
+
+    _version = 2
+
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Linear(16, 16)
+        self.heads = torch.nn.ModuleList([torch.nn.Linear(16, 1), torch.nn.Linear(16, 1)])
+        self.body.requires_grad_(False)
+        self.step = 0
+
+    def _load_from_state_dict(self, state, prefix, metadata, *args):
+        assert metadata.get("version") == 2, metadata
+        super()._load_from_state_dict(state, prefix, metadata, *args)
+
+    def forward(self, inputs):
+        return self.heads[self.step % 50 // 25](self.body(inputs).tanh())
 
 
 def checksum(tensors):
@@ -102,24 +141,35 @@ def in_common(case, optimizer, model):
         return optimizer._common
     inner = getattr(optimizer, "inner", optimizer)
     kept = [value for param in model.parameters() for value in inner.state.get(param, {}).values()]
+    kept = [one for value in kept for one in (value if isinstance(value, list) else [value])]
     return [*model.parameters(), *(value for value in kept if isinstance(value, torch.Tensor))]
 
 
 def make(case):
-    model = torch.nn.Sequential(
+    model = Net() if case == "odd" else torch.nn.Sequential(
         torch.nn.Linear(16, WIDTH), torch.nn.BatchNorm1d(WIDTH), torch.nn.Tanh(), torch.nn.Linear(WIDTH, 1)
     )
+    if case == "kept":
+        model.bfloat16()
     bdn.broadcast_parameters(model)
     optimizer = ALGORITHMS[case](model, prefix=f"{case}/")
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step / 1000))
     return model, optimizer, schedule
 
 
-def train(part, wanted, model, optimizer, schedule):
-    loss = (model(part) - wanted).square().mean()
-    optimizer.zero_grad()
+def train(step, part, model, optimizer, schedule):
+    part = part.to(next(model.parameters()).dtype)
+    if isinstance(model, Net):
+        model.step = step
+        model.body.requires_grad_(step >= 10)
+    loss = (model(part) - part.sin().sum(dim=1, keepdim=True)).square().mean()
+    if not isinstance(model, Net):
+        optimizer.zero_grad()
+    elif step % 4 == 0:  # Four passes a step, each of which is exchanged.
+        optimizer.zero_grad(set_to_none=False)
     loss.backward()
-    optimizer.step()
+    if not isinstance(model, Net) or step % 4 == 3:
+        optimizer.step()
     schedule.step()
     return loss.item()
 
@@ -146,7 +196,7 @@ def main():
             whole = torch.randn(24, 16, generator=torch.Generator().manual_seed(step))
             first = sum(24 // count + (i < 24 % count) for i in range(index))
             part = whole[first : first + state.count(24)]
-            losses = [train(part, part.sin().sum(dim=1, keepdim=True), *training) for training in trainings.values()]
+            losses = [train(step, part, *training) for training in trainings.values()]
             time.sleep(PACE)
             steps += 1
             if steps == 20:

@@ -14,7 +14,7 @@ from process_helpers import children_of
 ENCRYPTED = NETWORK | {"BANDONEON_DATA_SECURITY": "encrypted", "BANDONEON_TOKEN": "secret"}
 PROGRAM = pathlib.Path(__file__).with_name("elastic_program.py")
 # Together in one job, as a program may have several optimizers; those of local steps meet at the same steps.
-ALGORITHMS = ["sgd,adamw,forward,links,server,cser,cser_model,lion,demo,onebit_adam", "local,local_residual", "local_qsr"]
+ALGORITHMS = ["sgd,adamw,forward,links,server,cser,cser_model,lion,demo,onebit_adam,odd,kept", "local,local_residual", "local_qsr"]
 
 
 @pytest.fixture
@@ -67,12 +67,12 @@ def check(job, names):
 @pytest.mark.parametrize("case", ALGORITHMS, ids=["every step", "meetings", "rarer meetings"])
 def test_a_worker_comes_back(start, case):
     job = start(case)
-    lose(job, "worker 1", 2)
-    name = come(job, 1)
-    known = check(job, ["worker 0", "worker 2", name])
+    lose(job, "worker 0", 2)
+    name = come(job, 0)
+    known = check(job, ["worker 1", "worker 2", name])
     came = steps_of(job.processes[name].output())
     assert len(came) >= 10 and min(came) > 20, "it began at a step of the others"
-    assert {shard for _, shard in came.values()} == {"1/3"}
+    assert {shard for _, shard in came.values()} == {"0/3"}
     assert max(known) >= 294
 
 
@@ -189,6 +189,20 @@ def test_sigterm_leaves_and_the_process_asks_for_a_restart(start):
     assert "SIGTERM asked it to leave" in job.processes["scheduler"].output()
 
 
+@pytest.mark.parametrize("least", [2, 3])
+def test_where_the_job_may_not_go_on_all_save_and_end(start, tmp_path, least):
+    place = {"TEST_DIRECTORY": str(tmp_path / "checkpoint"), "TEST_EVERY": "500", "TEST_STEPS": "500"}
+    job = start("adamw", f"--min-workers={least}", **place)
+    job[2].child.send_signal(signal.SIGTERM)
+    if least == 2:  # One may go, and no other.
+        assert job.wait("worker 2") == [EX_TEMPFAIL]
+        job[1].child.send_signal(signal.SIGTERM)
+    else:
+        assert job.wait("worker 2") == [EX_TEMPFAIL]
+    assert job.wait("worker 0", "worker 1", "scheduler") == [EX_TEMPFAIL] * 2 + [0]
+    assert (tmp_path / "checkpoint" / "checkpoint.json").exists()
+
+
 def test_leave_ends_the_loop(start):
     job = start("adamw", TEST_LEAVES_AT="40")
     check(job, ["worker 0", "worker 2"])
@@ -242,7 +256,7 @@ def test_torchrun_starts_its_worker_again(start):
     job[1].child.kill()
     job[0].wait_for("the job goes on with 2 of 3 workers")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", "--max-restarts=10"]
-    job._start("torchrun", [*torchrun, PROGRAM], BANDONEON_RANK="1", TEST_SEED="7")
+    job._start("torchrun", [*torchrun, PROGRAM], BANDONEON_RANK="1")
     agent = job.processes["torchrun"]
     agent.wait_for("step")
     for count, number in enumerate((signal.SIGKILL, signal.SIGTERM), 2):
@@ -256,3 +270,10 @@ def test_torchrun_starts_its_worker_again(start):
     known, came = steps_of(job[0].output()), steps_of(agent.output())
     assert max(came) == 1299
     assert all(known[step][0] == sums for step, (sums, _) in came.items())
+
+
+def test_a_newcomer_saves_with_the_others(start, tmp_path):
+    job = start("adamw", TEST_DIRECTORY=str(tmp_path / "checkpoint"), TEST_EVERY="15", TEST_STEPS="600")
+    lose(job, "worker 1", 2)
+    known = check(job, ["worker 0", "worker 2", come(job, 1)])
+    assert max(known) == 599

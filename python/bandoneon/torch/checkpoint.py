@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import io
 import json
@@ -173,7 +174,7 @@ def load(
     for name, item in _in_loading_order(state):
         states = [states[name] for states in (shared["states"], own["states"]) if name in states]
         if isinstance(item, torch.nn.Module):
-            item.load_state_dict({key: value for part in states for key, value in part.items()})
+            load_module(item, states)
         elif states:
             item.load_state_dict(states[0])
     for name, item in state.items():
@@ -185,7 +186,7 @@ def load(
 
 def has_checkpoint(directory: str | os.PathLike[str], *, worker: Worker | None = None) -> bool:
     """Whether any worker sees a checkpoint there, whole or not. Collective."""
-    worker = worker or default_worker()
+    worker = _Present(worker or default_worker())
     with _all_or_none(worker, f"look into {directory}"):
         seen = bool(_Files(open_storage(directory), None).manifests())
     return any(_gather(worker, seen))
@@ -200,10 +201,30 @@ def split_module(module):
     """A module's state_dict() as (parameters, everything else)."""
     parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
     whole = module.state_dict()
-    return (
-        {name: value for name, value in whole.items() if name in parameters},
-        {name: value for name, value in whole.items() if name not in parameters},
-    )
+    parts = collections.OrderedDict(), collections.OrderedDict()
+    for name, value in whole.items():
+        parts[name not in parameters][name] = value
+    for part in parts:
+        part._metadata = getattr(whole, "_metadata", None)  # The versions by which modules load older states.
+    return parts
+
+
+def _joined(parameters, rest):
+    whole = parameters.copy()
+    whole.update(rest)
+    whole._metadata = parameters._metadata
+    return whole
+
+
+def load_module(module, parts):
+    """What split_module() gave. Parts that lost the modules' versions, as copies do, are of this module's."""
+    whole = collections.OrderedDict()
+    whole._metadata = next((part._metadata for part in parts if getattr(part, "_metadata", None) is not None), None)
+    if whole._metadata is None:
+        whole._metadata = getattr(module.state_dict(), "_metadata", None)
+    for part in parts:
+        whole.update(part)
+    module.load_state_dict(whole)
 
 
 def _split(state, worker):
@@ -214,7 +235,7 @@ def _split(state, worker):
     for name, item in state.items():
         if isinstance(item, torch.nn.Module):
             parameters, rest = split_module(item)
-            own["states"][name] = {**parameters, **rest} if is_local else rest
+            own["states"][name] = _joined(parameters, rest) if is_local else rest
             if not is_local:
                 shared["states"][name] = parameters
         elif hasattr(item, "state_dict"):

@@ -41,10 +41,31 @@ def load_exactly(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> Non
     params = [param for group in optimizer.param_groups for param in group["params"]]
     numbers = [number for group in state["param_groups"] for number in group["params"]]
     for number, param in zip(numbers, params):
-        for key, value in state["state"].get(number, {}).items():
-            loaded = optimizer.state[param].get(key)
-            if isinstance(value, torch.Tensor) and isinstance(loaded, torch.Tensor) and loaded.dtype != value.dtype:
-                optimizer.state[param][key] = value.to(loaded.device, copy=True)
+        if number in state["state"]:
+            optimizer.state[param] = _as_given(optimizer.state[param], state["state"][number])
+
+
+def _as_given(loaded, given):
+    """The loaded tree, with the given values where torch has cast them."""
+    if isinstance(given, torch.Tensor) and isinstance(loaded, torch.Tensor):
+        return loaded if loaded.dtype == given.dtype else given.to(loaded.device, copy=True)
+    if isinstance(given, dict) and isinstance(loaded, dict):
+        for key in given:
+            loaded[key] = _as_given(loaded.get(key), given[key])
+        return loaded
+    if type(given) is type(loaded) and isinstance(given, (list, tuple)) and not hasattr(given, "_fields"):
+        return type(given)(_as_given(*pair) for pair in zip(loaded, given))
+    return loaded
+
+
+def check_can_travel(name: str, given: Handover) -> None:
+    """InvalidArgument where a state has something that hand_over() could not give."""
+    try:
+        pickle.dumps(_map(_trees_of({name: given}), _slot_of))
+    except InvalidArgument:
+        raise
+    except Exception as error:
+        raise InvalidArgument(f"the state of {name!r} cannot be pickled, and so not be handed over: {error}") from None
 
 
 def hand_over(worker: Worker, mine: dict[str, Handover] | None, giver: int) -> Received:
@@ -147,7 +168,11 @@ def _difference(mine, theirs):
 def _is_same(mine, theirs):
     if isinstance(mine, float) and mine != mine:
         return isinstance(theirs, float) and theirs != theirs
-    return type(mine) is type(theirs) and (mine == theirs or pickle.dumps(mine) == pickle.dumps(theirs))
+    if type(mine) is not type(theirs):
+        return False
+    if isinstance(mine, (bool, int, float, str, type(None), _Slot)):
+        return mine == theirs
+    return pickle.dumps(mine) == pickle.dumps(theirs)
 
 
 def _named(path):
@@ -171,7 +196,7 @@ def _broadcast(worker, places, giver):
                 unequal.append(_named(place.path[1:]))
 
     for place in places:
-        data = place.tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
+        data = place.tensor.detach().resolve_conj().resolve_neg().to("cpu").contiguous().reshape(-1).view(torch.uint8)
         at = 0
         while at < data.numel():
             count = min(data.numel() - at, _PIECE_BYTES - filled)

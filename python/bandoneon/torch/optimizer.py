@@ -277,7 +277,7 @@ class _Distributed:
 
     @property
     def is_together(self) -> bool:
-        """Whether all workers' replicas are equal now: no gradients wait that some have added up by themselves."""
+        """Whether a newcomer may begin now: no gradients wait that workers have added up by themselves."""
         return not self._bandoneon.synchronizer.has_local_part
 
     def refuses_newcomers(self) -> str | None:
@@ -292,11 +292,13 @@ class _Distributed:
 
     def handover(self) -> Handover:
         """What a newcomer takes over: its links begin without residuals and momentum."""
-        return Handover({"optimizer": self.state_dict(), "steps": self._bandoneon.parameters.step_count.ended})
+        common = {"optimizer": self.state_dict(), "steps": self._bandoneon.parameters.step_count.ended}
+        return Handover(common, {"gradients": self._bandoneon.synchronizer.gradients()})
 
     def take_over(self, given: Handover) -> None:
         """Goes on from another worker's handover()."""
         load_exactly(self, given.common["optimizer"])
+        self._bandoneon.synchronizer.take_gradients(given.lent["gradients"])
         self._bandoneon.parameters.step_count.ended = given.common["steps"]
         self._bandoneon.resume_check.is_settled = True
 

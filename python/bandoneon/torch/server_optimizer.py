@@ -76,7 +76,7 @@ class ServerOptimizer(WrappedOptimizer):
         self._rules = self._current_rules()  # of the groups by their numbers, as the servers step by
         worker = worker or default_worker()
         self._links = ParameterSet(worker, link_table(links), links.prefix, as_float32=True)
-        self._is_first = worker.first_rank() == worker.rank  # It tells the servers which rule is in force.
+        self._is_first = worker.rank_in_charge() == worker.rank  # It tells the servers which rule is in force.
         self._timeout = links.timeout
         self._weight = Weight(links.weight)
         self._max_norm = max_norm
@@ -146,10 +146,10 @@ class ServerOptimizer(WrappedOptimizer):
         return rules
 
     def _set_rules(self, rules):
-        """The first worker tells the servers. All others' next exchange is after one in which it takes part. Who comes to
-        be first, because those before it were lost, tells everything: what they were to tell last may not have come."""
+        """The worker in charge tells the servers. All others' next exchange is after one in which it takes part. Who comes to
+        be that, because those before it were lost, tells everything: what they were to tell last may not have come."""
         worker = self._links.worker
-        is_first = worker.first_rank() == worker.rank
+        is_first = worker.rank_in_charge() == worker.rank
         changed = [number for number, rule in enumerate(rules) if rule != self._rules[number]]
         if is_first and not self._is_first:
             changed = range(len(rules))
@@ -188,7 +188,7 @@ class ServerOptimizer(WrappedOptimizer):
         """Goes on from another worker's handover(), once the model has its weights."""
         self.load_state_dict(given.common["optimizer"])
         self._rules = list(given.common["rules"])
-        self._is_first = False  # If it is now, it tells the servers all rules with its first step.
+        self._is_first = False  # Others, who are there for longer, tell the servers.
         self.skipped_steps = given.common["skipped_steps"]
         self._links.step_count.ended = given.common["steps"]
         self._written.note()

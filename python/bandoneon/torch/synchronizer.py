@@ -71,6 +71,22 @@ class Synchronizer:
         """Whether gradients of passes are in `grad` that no round has exchanged."""
         return self._local_passes > 0 or self._has_local_part
 
+    def gradients(self):
+        """For a newcomer, of each parameter: the mean, where no step was taken by it and it was not thrown away; otherwise
+        whether there is one, which to an optimizer with momentum or decay is not the same as none."""
+        return [slot.param.grad if self._had_pass else slot.param.grad is not None for slot in self._slots]
+
+    @torch.no_grad()
+    def take_gradients(self, gradients):
+        """What gradients() of another worker gave."""
+        for slot, given in zip(self._slots, gradients):
+            self._had_pass = self._had_pass or isinstance(given, torch.Tensor)
+            if isinstance(given, torch.Tensor):
+                slot.leave_mean(given.to(slot.param.device, copy=True))
+            else:
+                slot.leave_mean(torch.zeros_like(slot.param) if given else None)
+        self._hook_new_slots()  # Of parameters that only the others had thawed.
+
     def count_samples(self, samples):
         """As Weight's."""
         self._weights.count_samples(samples)

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+import warnings
 from typing import Any, Callable, Iterator, Mapping
 
 import torch
@@ -17,8 +18,8 @@ from ..json_log import LOGGER as _log
 from ..session import default_worker
 from ..worker import Declaration, Worker
 from .broadcast import broadcast_bytes
-from .checkpoint import LostAmidSave, has_checkpoint, load, save, split_module
-from .handover import Handover, hand_over
+from .checkpoint import LostAmidSave, has_checkpoint, load, load_module, save, split_module
+from .handover import Handover, check_can_travel, hand_over, load_exactly
 from .tensors import host_zeros
 
 __all__ = ["TrainingState"]
@@ -51,8 +52,9 @@ class TrainingState:
         whose state is another than that of most is named, and out.
     own: the same, of objects that are each worker's own, such as a loader: checkpoints keep them, newcomers begin with
         theirs as they are.
-    checkpoint: a directory, or URL, as bdn.save() takes it. steps() goes on from what it holds, saves there every `every`
-        steps and at the end, and when all workers leave at once.
+    checkpoint: a directory, or URL, as bdn.save() takes it. The first steps() goes on from what it holds; it saves there every
+        `every` steps and at the end, and when all workers leave at once, as where one is to leave and the job may not
+        go on without it.
     on_sigterm: "leave": at SIGTERM this worker leaves within two steps, and its process ends with status 75, which says:
         start me again. None: SIGTERM is the program's.
     on_change: a function that each worker calls when others have come or gone, between two steps.
@@ -60,7 +62,8 @@ class TrainingState:
         and 1 s at least.
     heal_timeout: a newcomer that has not got the state after so many seconds goes again; the others wait for it so long.
 
-    Inside the loop each step has one step() of each optimizer, or none of any. With LocalSteps workers are taken in at
+    Inside the loop each step has one step() of each optimizer, or none of any; what is exchanged beside that, as to
+    evaluate, is exchanged inside the loop, too, for a newcomer comes to no step of before. One TrainingState a program. With LocalSteps workers are taken in at
     meetings. Not together with DistributedDataParallel and its hook, EF21, local_group= and Pace: with them a job
     survives what it survives without this, and takes nobody in.
     """
@@ -99,13 +102,21 @@ class TrainingState:
         self._why_leave: str | None = None
         self._next_change = 0.0
         self._ballot: _Ballot | None = None
-        self._is_running = self._has_left = False
+        self._is_running = self._has_left = self._must_all_leave = self._has_warned_of_parts = False
+        self._came: dict[int, int] = {}  # by rank: the number of the change by which a worker came
+        self._changes = 0
+        self._number = self._worker.num_training_states
+        self._worker.num_training_states += 1
+        for name, given in self._given().items() if self._refusal is None else ():
+            check_can_travel(name.removeprefix("object "), given)
 
     # ---- For the program ----
 
     @property
     def shard(self) -> tuple[int, int]:
         """(index, count): this worker's part of a step's data, of so many parts that the workers of this step take."""
+        if not self._roster:
+            raise FailedPrecondition("shard and count() are of a step: ask for them in the loop over steps()")
         return self._roster.index(self._worker.rank), len(self._roster)
 
     def count(self, total: int) -> int:
@@ -115,9 +126,18 @@ class TrainingState:
             raise InvalidArgument(f"total={total!r} is not a number of samples, 1 or more")
         index, count = self.shard
         samples = total // count + (index < total % count)
-        for item in self._objects.values():
-            if hasattr(item, "count_samples"):
-                item.count_samples(samples)
+        counting = [item for item in self._objects.values() if hasattr(item, "count_samples")]
+        for item in counting:
+            item.count_samples(samples)
+        if not counting and total % count and not self._has_warned_of_parts:
+            self._has_warned_of_parts = True
+            warnings.warn(
+                f"{total} samples are no equal parts for {count} workers, and nothing in this TrainingState has a weight: each "
+                "part counts as one in the means. Put the DistributedOptimizer, ServerOptimizer or LocalSteps into it, or "
+                "give weight= yourself",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         return samples
 
     def leave(self, reason: str = "its program said so") -> None:
@@ -126,7 +146,8 @@ class TrainingState:
 
     def steps(self, total: int) -> Iterator[int]:
         """The numbers of the steps that are left of `total`, for a for loop. Collective. Begins at 0, at the step of the
-        checkpoint, or, in a worker that comes into a job that runs, at that of the others."""
+        checkpoint, or, in a worker that comes into a job that runs, at that of the others. A step that is left by break
+        counts as taken."""
         if not isinstance(total, int) or total < 0:
             raise InvalidArgument(f"total={total!r} is not a number of steps, 0 or more")
         if self._is_running:
@@ -136,8 +157,8 @@ class TrainingState:
             with self._noticing_sigterm():
                 self._begin()
                 while self._step < total and not self._has_left:
-                    yield self._step
-                    self._step += 1
+                    self._step += 1  # Also where the program leaves the loop by break: it has taken this step.
+                    yield self._step - 1
                     self._end_step(is_last=self._step == total)
                 if self._checkpoint is not None and not self._has_left and self._saved_at < self._step:
                     self._save()
@@ -158,27 +179,35 @@ class TrainingState:
                 self._ballot = _Ballot(worker)
                 self._load()
             self._set_roster(worker.present())
-        self._ballot.cast(self._why_leave is not None, False)
+        self._cast()
 
     def _end_step(self, is_last):
         if not all(getattr(item, "is_together", True) for item in self._objects.values()):
             return
-        present, leaving, wants = self._ballot.count()
+        present, leaving, wants, must_all_leave = self._ballot.count()
         self._set_roster(present)
-        if (leaving or wants) and not is_last:
-            self._change(leaving)
-        if self._has_left:
+        if is_last:
             return
-        if self._every is not None and not is_last and self._step - self._saved_at >= self._every:
+        # Before newcomers come, who would not know that it is due.
+        if self._every is not None and self._step - self._saved_at >= self._every:
             self._save()
-        if not is_last:
-            self._ballot.cast(self._why_leave is not None, self._wants_change())
+        if must_all_leave:
+            self._why_leave = self._why_leave or _SIGTERM
+            self._leave_with_all()
+        elif leaving or wants:
+            self._change(leaving)
+        if not self._has_left:
+            self._cast()
+
+    def _cast(self):
+        self._ballot.cast(self._why_leave is not None, self._wants_change(), self._must_all_leave)
 
     def _wants_change(self):
         return self._refusal is None and self._worker.candidates() > 0 and time.monotonic() >= self._next_change
 
     def _set_roster(self, ranks):
         before, self._roster = self._roster, list(ranks)
+        self._worker.in_charge = min(ranks, key=lambda rank: (self._came.get(rank, 0), rank))
         if before and before != self._roster and self._on_change is not None:
             self._on_change()
 
@@ -189,33 +218,51 @@ class TrainingState:
         worker.settle()
         newcomers = worker.boundary()
         if newcomers:
-            present, num_bytes = self._heal(newcomers, self._given())
+            self._changes += 1
+            self._came.update(dict.fromkeys(newcomers, self._changes))
+            present, num_bytes = self._heal(newcomers, self._given(leaving))
         else:
             present, num_bytes = worker.present(), 0
-        took = time.monotonic() - began
-        pause = _STEADY_TIMES * took if self._join_interval is None else self._join_interval
-        self._next_change = time.monotonic() + max(pause, 0.0 if self._join_interval is not None else _LEAST_SECONDS)
+        took = self._change_ended(began)
         if newcomers:
             _log.info(
                 "step %d: worker %s came into the job, which stood %.2f s for it and %.1f MB of state",
                 self._step, ", ".join(map(str, newcomers)), took, num_bytes / 1e6,
             )
         staying = [rank for rank in present if rank not in leaving]
-        if worker.rank in leaving:
-            self._go(others_go_on=bool(staying))
-        else:
+        if not staying:
+            self._leave_with_all()
+        elif worker.rank not in leaving:
             self._set_roster(staying)
-
-    def _go(self, others_go_on):
-        reason = self._why_leave
-        if others_go_on:
-            self._worker.depart(reason)
         else:
-            if self._checkpoint is not None:
-                self._save()
-            self._worker.leave()
+            self._leave_to_others(present)
+
+    def _change_ended(self, began):
+        """Returns how long it took; the next one waits in proportion."""
+        now = time.monotonic()
+        by_itself = max(_STEADY_TIMES * (now - began), _LEAST_SECONDS)
+        self._next_change = now + (by_itself if self._join_interval is None else self._join_interval)
+        return now - began
+
+    def _leave_to_others(self, present):
+        try:
+            self._worker.depart(self._why_leave)
+        except FailedPrecondition as error:
+            _log.warning("%s; so all save what they have, and end", error)
+            self._must_all_leave = True
+            self._set_roster(present)
+        else:
+            self._gone()
+
+    def _leave_with_all(self):
+        if self._checkpoint is not None and self._saved_at < self._step:
+            self._save()
+        self._worker.leave()
+        self._gone()
+
+    def _gone(self):
         self._has_left = True
-        if reason == _SIGTERM:
+        if self._why_leave == _SIGTERM:
             raise SystemExit(endings.START_ME_AGAIN)
 
     # ---- Newcomers ----
@@ -234,6 +281,7 @@ class TrainingState:
         timer = threading.Timer(self._heal_timeout, give_up)
         timer.daemon = True
         timer.start()
+        began = time.monotonic()
         try:
             self._ballot = _Ballot(worker)
             present, _ = self._heal(newcomers, None)
@@ -248,17 +296,28 @@ class TrainingState:
             raise
         finally:
             timer.cancel()
-        self._set_roster(present)
+        self._change_ended(began)
+        self._set_roster([rank for rank in present if rank not in self._leaving])
 
-    def _given(self):
-        """This worker's state, as it is handed over."""
+    def _given(self, leaving=()):
+        """This worker's state, as it is handed over at a change in which `leaving` go."""
         equal = all(getattr(item, "replicas_are_equal", True) for item in self._objects.values())
-        state = {"training": Handover({"step": self._step, "steps ended": self._worker.num_steps_ended})}
+        at = {
+            "number": self._number,
+            "step": self._step,
+            "saved at": self._saved_at,
+            "steps ended": self._worker.num_steps_ended,
+            "leaving": list(leaving),
+            "came": dict(self._came),
+            "changes": self._changes,
+        }
+        state = {"training": Handover(at)}
         for name, item in self._objects.items():
             if isinstance(item, torch.nn.Module):
                 parameters, rest = split_module(item)
+                trained = [param.requires_grad for param in item.parameters()]
                 common, lent = ({"parameters": parameters}, {}) if equal else ({}, {"parameters": parameters})
-                state[f"object {name}"] = Handover(common, {**lent, "rest": rest})
+                state[f"object {name}"] = Handover({**common, "requires_grad": trained}, {**lent, "rest": rest})
             elif hasattr(item, "handover"):
                 state[f"object {name}"] = item.handover()
             else:
@@ -267,6 +326,12 @@ class TrainingState:
 
     def _take(self, state):
         at = state["training"].common
+        if at["number"] != self._number:
+            raise FailedPrecondition(
+                f"the others are in the loop of the TrainingState that they made as number {at['number'] + 1}, and this worker, "
+                f"which has come into the job, in that of its number {self._number + 1}: what is between cannot be made up "
+                "for. Use one TrainingState for the whole program"
+            )
         missing = {f"object {name}" for name in self._objects} ^ (set(state) - {"training"})
         if missing:
             raise InvalidArgument(f"the TrainingState of the others has other objects than this one's: {sorted(missing)[0]}")
@@ -274,12 +339,17 @@ class TrainingState:
             given = state[f"object {name}"]
             if isinstance(item, torch.nn.Module):
                 parts = {**given.common, **given.lent}
-                item.load_state_dict({**parts["parameters"], **parts["rest"]})
+                load_module(item, [parts["parameters"], parts["rest"]])
+                for param, is_trained in zip(item.parameters(), parts["requires_grad"]):
+                    param.requires_grad_(is_trained)
             elif hasattr(item, "take_over"):
                 item.take_over(given)
+            elif isinstance(item, torch.optim.Optimizer):
+                load_exactly(item, given.common["state"])
             else:
                 item.load_state_dict(given.common["state"])
-        self._step = self._saved_at = at["step"]
+        self._step, self._saved_at, self._leaving = at["step"], at["saved at"], at["leaving"]
+        self._came, self._changes = at["came"], at["changes"]
         self._worker.num_steps_ended = at["steps ended"]
 
     def _heal(self, newcomers, mine):
@@ -329,23 +399,24 @@ class TrainingState:
 
     # ---- Checkpoints and signals ----
 
-    def _all_to_save(self):
-        return {**self._objects, **self._own}
-
     def _load(self):
         if self._checkpoint is None or not has_checkpoint(self._checkpoint, worker=self._worker):
             return
-        values = load(self._checkpoint, self._all_to_save(), worker=self._worker)
-        if _STEP not in values:
+        values = load(self._checkpoint, self._objects, worker=self._worker)
+        step = values.get(_STEP)
+        if not isinstance(step, int) or step < 0 or not self._own.keys() <= values.keys():
             raise InvalidArgument(
-                f"the checkpoint in {self._checkpoint} is none of TrainingState: it does not say its step. Give another "
-                "directory, and bdn.load() that one before"
+                f"the checkpoint in {self._checkpoint} is none of this TrainingState: its step is {step!r}, and of own= it has "
+                f"{sorted(values.keys() - {_STEP})}. Give another directory, and bdn.load() that one before"
             )
-        self._step = self._saved_at = values[_STEP]
+        for name, item in self._own.items():
+            item.load_state_dict(values[name])
+        self._step = self._saved_at = step
 
     def _save(self):
         try:
-            save(self._checkpoint, {**self._all_to_save(), _STEP: self._step}, worker=self._worker)
+            own = {name: item.state_dict() for name, item in self._own.items()}
+            save(self._checkpoint, {**self._objects, **own, _STEP: self._step}, worker=self._worker)
         except LostAmidSave as error:  # In all workers; the next step tries again.
             _log.warning("no checkpoint of step %d: %s", self._step, error)
             return
@@ -360,16 +431,20 @@ class TrainingState:
             and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
         )
 
+        process = os.getpid()
+
         def note(number, frame):
-            self.leave(_SIGTERM)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            if os.getpid() != process:  # A forked child, as of multiprocessing, has inherited this.
+                os.kill(os.getpid(), signal.SIGTERM)
+            self.leave(_SIGTERM)
 
         if is_ours:
             signal.signal(signal.SIGTERM, note)
         try:
             yield
         finally:
-            if is_ours:
+            if is_ours and signal.getsignal(signal.SIGTERM) is note:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
@@ -386,28 +461,29 @@ class _Ballot:
         spec = dict(push="none", pull="none")
         self._beside, self._healed = worker.declare(
             [
-                Declaration("state of training/roster", 2 * self._size + 1, **spec),
+                Declaration("state of training/roster", 2 * self._size + 2, **spec),
                 Declaration("state of training/healed", self._size + 1, **spec),
             ]
         )
-        self._values = host_zeros(2 * self._size + 1)
+        self._values = host_zeros(2 * self._size + 2)
         self._ticket = None
 
-    def cast(self, leaves, wants_change):
+    def cast(self, leaves, wants_change, must_all_leave):
         """Begins the exchange beside the next step."""
         self._wait()  # For that of a loop that the program has left.
         values = self._values.zero_()
         values[self._worker.rank] = 1
         values[self._size + self._worker.rank] = float(leaves)
-        values[2 * self._size] = float(wants_change)
+        values[-2] = float(wants_change)
+        values[-1] = float(must_all_leave)
         self._ticket = self._worker.push(self._beside, values.data_ptr(), keep=values)
 
     def count(self):
-        """(ranks that took part, those of them that leave, whether anybody wants a change)"""
+        """(ranks that took part, those of them that leave, whether anybody wants a change, whether all must leave)"""
         self._wait()
         present = self._values[: self._size].nonzero().flatten().tolist()
-        leaving = self._values[self._size : -1].nonzero().flatten().tolist()
-        return present, leaving, bool(self._values[-1])
+        leaving = self._values[self._size : -2].nonzero().flatten().tolist()
+        return present, leaving, bool(self._values[-2]), bool(self._values[-1])
 
     def _wait(self):
         if self._ticket is not None:
@@ -444,6 +520,10 @@ def _check_objects(objects, own):
     if both or _STEP in objects or _STEP in own:
         raise InvalidArgument(f"{sorted(both)[0] if both else _STEP!r} is the name of two things: give each another one")
     for name, item in objects.items():
+        outside = "DistributedOptimizer" if hasattr(item, "_bandoneon") and not hasattr(item, "handover") else None
+        outside = outside or getattr(item, "is_inside", None)
+        if outside is not None:
+            raise InvalidArgument(f"objects[{name!r}] is the optimizer inside a {outside}: give the TrainingState that one")
         if hasattr(item, "comm_state_dict") and not hasattr(item, "handover") and not hasattr(item, "refuses_newcomers"):
             raise InvalidArgument(
                 f"objects[{name!r}] is a {type(item).__name__}, which exchanges something and has no handover(): what a worker "

@@ -29,6 +29,7 @@ class WrappedOptimizer(RefusesGradScaler, torch.optim.Optimizer):
         self.inner = None
         super().__init__(inner.param_groups, inner.defaults)
         self.inner = inner
+        inner.is_inside = type(self).__name__
         besides = DDPBesides(type(self).__name__, self.has_local_models)
         self.register_step_pre_hook(lambda own, *_: besides.before_step(_params_of(own.param_groups)))
 
