@@ -841,3 +841,37 @@ def test_a_wait_of_one_worker_alone_says_what_all_must_call(call, tmp_path):
 
     with contextlib.suppress(bandoneon.BandoneonError):
         assert run_job(job)[0] == "raised"
+
+
+class Versioned(torch.nn.Linear):
+    """Migrates older states when it is loaded, as modules do whose layout has changed."""
+
+    _version = 2
+
+    def _load_from_state_dict(self, state, prefix, metadata, *args):
+        if metadata.get("version") != 2:
+            state[f"{prefix}weight"] = state[f"{prefix}weight"].t()
+        super()._load_from_state_dict(state, prefix, metadata, *args)
+
+
+@pytest.mark.parametrize("is_local", [False, True])
+def test_the_versions_of_modules_are_saved(is_local, tmp_path):
+    def make(worker):
+        model = torch.nn.Sequential(Versioned(3, 3), torch.nn.BatchNorm1d(3))
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = bdn.LocalSteps(sgd, model.named_parameters(), tau=2, outer=bdn.algorithms.Average(), worker=worker)
+        return {"model": model, "optimizer": optimizer} if is_local else {"model": model}
+
+    def save(worker):
+        state = make(worker)
+        with torch.no_grad():
+            state["model"][0].weight.copy_(torch.arange(9.0).view(3, 3))
+        bdn.save(tmp_path, state, worker=worker)
+
+    def load(worker):
+        state = make(worker)
+        bdn.load(tmp_path, state, worker=worker)
+        return state["model"][0].weight.detach().tolist()
+
+    run_job(save)
+    assert run_job(load) == [torch.arange(9.0).view(3, 3).tolist()] * 2

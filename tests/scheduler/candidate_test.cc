@@ -401,6 +401,30 @@ TEST_F(CandidateTest, TwoAreTakenInAtOnceInOneEpoch) {
   EXPECT_EQ(MetOf(b), MetOf(first));
 }
 
+TEST_F(CandidateTest, AWorkerMayLeaveTheJobToTheOthersAndAnotherComes) {
+  Begin(/*min_workers=*/2);
+  const Epoch before = Now().epoch;
+  const absl::Status why = absl::UnavailableError("its machine is wanted back");
+  EXPECT_TRUE(StatusOf(job_->Leave(2, why, At(9), At(0))).ok());
+  EXPECT_EQ(Now().epoch, before + 1);
+  EXPECT_THAT(Now().vacant, ElementsAre(1));
+  EXPECT_THAT(std::string(job_->Heartbeat(2, {}, At(0)).message()),
+              HasSubstr("which left: its machine is wanted back"));
+  // The job does not go on without another one, and nothing changes.
+  const CallId refused = job_->Leave(1, why, At(9), At(0));
+  EXPECT_TRUE(absl::IsFailedPrecondition(StatusOf(refused)));
+  EXPECT_EQ(MessageOf(refused),
+            "the job does not go on without worker 0: 1 workers would be left, and min-workers is "
+            "2");
+  EXPECT_EQ(job_->state(), Job::State::kRunning);
+  EXPECT_EQ(Now().epoch, before + 1);
+  EXPECT_TRUE(job_->Heartbeat(1, {}, At(0)).ok());
+  const NodeId node = NodeOf(Join(-1));
+  TakeIn(node);
+  EXPECT_TRUE(StatusOf(job_->Leave(1, why, At(9), At(0))).ok());
+  EXPECT_THAT(Now().vacant, ElementsAre(0));
+}
+
 TEST_F(CandidateTest, ThatGoesAwayIsForgottenBeforeAndAfterItWasReady) {
   Begin();
   const NodeId first = LoseAndJoin();

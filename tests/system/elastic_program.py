@@ -23,6 +23,7 @@ DIRECTORY = os.environ.get("TEST_DIRECTORY")
 EVERY = int(os.environ.get("TEST_EVERY", "0")) or None
 WIDTH = int(os.environ.get("TEST_WIDTH", "64"))
 ONE_BIT = "onebit(block=64)"
+END = os.environ.get("TEST_END")  # a file: once it is there, all leave the loop at the same step
 LEAVES_AT = int(os.environ.get("TEST_LEAVES_AT", "-1"))  # of who has the second part then
 ALGORITHMS = {
     "sgd": lambda model, **own: bdn.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), model, links=bdn.Links(**own)),
@@ -209,6 +210,10 @@ def main():
                 print("step", step, *sums, f"shard {index}/{count} loss {losses[0]:.4f}", flush=True)
             if step == LEAVES_AT and index == 1:
                 state.leave("it has done its part")
+            if END and step % 10 == 9:
+                is_over = torch.tensor([float(os.path.exists(END))])
+                if bdn.push_pull(is_over, "the end is near").wait().item():
+                    break
         if worker.is_closed():
             print("went", flush=True)
         else:

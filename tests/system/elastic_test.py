@@ -22,7 +22,11 @@ def start(tmp_path):
     jobs = []
 
     def make(case, *flags, workers=3, **settings):
-        jobs.append(Job(tmp_path, {"TEST_CASE": case, **settings}, "--min-workers=1", "--min-compress-bytes=1", *flags, program=PROGRAM, workers=workers))
+        """A job of so many steps, or one that goes on until check() says that it is enough."""
+        if "TEST_STEPS" not in settings:
+            settings |= {"TEST_STEPS": "1000000", "TEST_END": str(tmp_path / "end")}
+        jobs.append(Job(tmp_path, {"TEST_CASE": case, **settings}, "--min-workers=1", "--min-compress-bytes=1", *flags,
+                        program=PROGRAM, workers=workers))
         return jobs[-1]
 
     yield make
@@ -53,7 +57,12 @@ def lose(job, name, left, of=3, times=1):
 
 
 def check(job, names):
-    """These have ended well, together, and had the same at every step that two of them have."""
+    """These take some steps more, end well, and have had the same at every step that two of them have."""
+    if "TEST_END" in job.env:
+        for name in names:
+            came = "".join(job.processes[name].lines).count("\nstep ")
+            job.processes[name].wait_for("\nstep ", times=came + 10)
+        pathlib.Path(job.env["TEST_END"]).touch()
     assert set(job.wait(*names, "server 0", "server 1", "scheduler", limit=90)) == {0}
     known = {}
     for name in names:
@@ -69,11 +78,10 @@ def test_a_worker_comes_back(start, case):
     job = start(case)
     lose(job, "worker 0", 2)
     name = come(job, 0)
-    known = check(job, ["worker 1", "worker 2", name])
+    check(job, ["worker 1", "worker 2", name])
     came = steps_of(job.processes[name].output())
     assert len(came) >= 10 and min(came) > 20, "it began at a step of the others"
     assert {shard for _, shard in came.values()} == {"0/3"}
-    assert max(known) >= 294
 
 
 @pytest.mark.parametrize("settings", [NETWORK, FABRIC, ENCRYPTED], ids=["network", "fabric", "encrypted"])
@@ -85,7 +93,7 @@ def test_over_other_links(start, settings):
 
 
 def test_two_come_at_once_and_one_again(start):
-    job = start("adamw", TEST_STEPS="500")
+    job = start("adamw")
     for rank in (1, 2):
         job[rank].child.kill()
     job[0].wait_for("the job goes on with 1 of 3 workers")
@@ -96,12 +104,11 @@ def test_two_come_at_once_and_one_again(start):
     job.processes["return of worker 2"].child.kill()
     job[0].wait_for("the job goes on with 2 of 3 workers", times=2)
     second = come(job, 2, "second return of worker 2")
-    known = check(job, ["worker 0", "return of worker 1", second])
-    assert max(known) == 499
+    check(job, ["worker 0", "return of worker 1", second])
 
 
 def test_the_giver_may_be_lost_while_it_gives(start):
-    job = start("adamw", TEST_FAULT="giver dies", TEST_STEPS="500")
+    job = start("adamw", TEST_FAULT="giver dies")
     lose(job, "worker 2", 2)
     job._start("newcomer", [sys.executable, PROGRAM], BANDONEON_RANK="2", TEST_FAULT="")
     job.wait("worker 0")
@@ -114,7 +121,7 @@ def test_the_giver_may_be_lost_while_it_gives(start):
 
 
 def test_another_gives_where_the_giver_is_lost(start):
-    job = start("adamw", TEST_STEPS="500")
+    job = start("adamw")
     lose(job, "worker 0", 2)
     # This one gives first the next time, as it has the lowest rank, and dies of it.
     job._start("giver", [sys.executable, PROGRAM], BANDONEON_RANK="0", TEST_FAULT="giver dies")
@@ -127,7 +134,7 @@ def test_another_gives_where_the_giver_is_lost(start):
 
 
 def test_a_newcomer_that_dies_while_it_takes_over_is_a_lost_worker(start):
-    job = start("adamw", TEST_STEPS="500")
+    job = start("adamw")
     lose(job, "worker 1", 2)
     job._start("newcomer", [sys.executable, PROGRAM], BANDONEON_RANK="1", TEST_FAULT="newcomer dies")
     job.processes["newcomer"].child.wait(60)
@@ -136,7 +143,7 @@ def test_a_newcomer_that_dies_while_it_takes_over_is_a_lost_worker(start):
 
 
 def test_a_newcomer_that_is_too_slow_goes_again(start):
-    job = start("adamw", TEST_STEPS="500")
+    job = start("adamw")
     lose(job, "worker 1", 2)
     job._start("newcomer", [sys.executable, PROGRAM], BANDONEON_RANK="1", TEST_FAULT="newcomer is slow", TEST_HEAL_TIMEOUT="2")
     job.processes["scheduler"].wait_for("it had not got the state of training after 2 s")
@@ -145,7 +152,7 @@ def test_a_newcomer_that_is_too_slow_goes_again(start):
 
 
 def test_who_has_another_state_is_out(start):
-    job = start("adamw", TEST_STEPS="500")
+    job = start("adamw")
     lose(job, "worker 1", 2)
     # A newcomer that will differ the next time.
     job._start("other", [sys.executable, PROGRAM], BANDONEON_RANK="1", TEST_FAULT="differs")
@@ -158,7 +165,7 @@ def test_who_has_another_state_is_out(start):
 
 
 def test_most_of_the_workers_are_right(start):
-    job = start("adamw", TEST_STEPS="500", workers=4)
+    job = start("adamw", workers=4)
     lose(job, "worker 1", 3, of=4)
     job._start("other", [sys.executable, PROGRAM], BANDONEON_RANK="1", TEST_FAULT="differs")
     job.processes["other"].wait_for("step")
@@ -176,12 +183,12 @@ def test_another_model_is_refused_before_anybody_waits_for_it(start):
     job._start("newcomer", [sys.executable, PROGRAM], BANDONEON_RANK="1", TEST_WIDTH="65")
     assert job.wait("newcomer") != [0]
     assert "tensor 'adamw/0.weight'" in job.processes["newcomer"].output()
-    known = check(job, ["worker 0", "worker 2"])
-    assert "goes on with 3 of 3" not in job[0].output() and max(known) == 299
+    check(job, ["worker 0", "worker 2"])
+    assert "goes on with 3 of 3" not in job[0].output()
 
 
 def test_sigterm_leaves_and_the_process_asks_for_a_restart(start):
-    job = start("adamw", TEST_STEPS="500")
+    job = start("adamw")
     job[2].child.send_signal(signal.SIGTERM)
     assert job.wait("worker 2") == [EX_TEMPFAIL]
     job[0].wait_for("the job goes on with 2 of 3 workers")
@@ -191,7 +198,7 @@ def test_sigterm_leaves_and_the_process_asks_for_a_restart(start):
 
 @pytest.mark.parametrize("least", [2, 3])
 def test_where_the_job_may_not_go_on_all_save_and_end(start, tmp_path, least):
-    place = {"TEST_DIRECTORY": str(tmp_path / "checkpoint"), "TEST_EVERY": "500", "TEST_STEPS": "500"}
+    place = {"TEST_DIRECTORY": str(tmp_path / "checkpoint"), "TEST_EVERY": "1000000"}
     job = start("adamw", f"--min-workers={least}", **place)
     job[2].child.send_signal(signal.SIGTERM)
     if least == 2:  # One may go, and no other.
@@ -219,14 +226,14 @@ def test_all_leave_at_once_and_the_next_job_goes_on(start, tmp_path):
     assert job.wait("worker 0", "worker 1", "worker 2", "scheduler") == [EX_TEMPFAIL] * 3 + [0]
     last = max(max(steps_of(job[rank].output())) for rank in range(3))  # Signals reach them one after another.
     job.close()
-    second = start("adamw", **place, TEST_PACE="0.005")
+    second = start("adamw", **place, TEST_STEPS="300", TEST_PACE="0.005")
     known = check(second, ["worker 0", "worker 1", "worker 2"])
     assert min(known) == last + 1 and max(known) == 299
 
 
 def test_checkpoints_are_saved_by_those_who_are_present(start, tmp_path):
     place = {"TEST_DIRECTORY": str(tmp_path / "checkpoint"), "TEST_EVERY": "30"}
-    job = start("adamw", **place)
+    job = start("adamw", **place, TEST_STEPS="300")
     job[0].child.kill()
     check(job, ["worker 1", "worker 2"])
     at = {step: sums for step, (sums, _) in steps_of(job[1].output()).items()}
@@ -238,7 +245,7 @@ def test_checkpoints_are_saved_by_those_who_are_present(start, tmp_path):
 
 def test_the_scheduler_and_a_server_may_be_lost_meanwhile(start, tmp_path):
     flags = [f"--journal={tmp_path / 'journal'}", "--scheduler-timeout=60s"]
-    job = start("adamw", *flags, TEST_STEPS="500")
+    job = start("adamw", *flags)
     lose(job, "worker 1", 2)
     job._start("newcomer", [sys.executable, PROGRAM], BANDONEON_RANK="1")
     job.processes["newcomer"].wait_for("candidate")
@@ -247,12 +254,13 @@ def test_the_scheduler_and_a_server_may_be_lost_meanwhile(start, tmp_path):
     job.processes["server 1"].child.kill()
     job.restart_scheduler()
     job.processes["newcomer"].wait_for("step")
+    pathlib.Path(job.env["TEST_END"]).touch()
     assert set(job.wait("worker 0", "worker 2", "newcomer", "server 0", "scheduler", limit=90)) == {0}
 
 
 def test_torchrun_starts_its_worker_again(start):
     """A torchrun for each worker, which knows of no other: BANDONEON_RANK says the worker's place."""
-    job = start("adamw", TEST_STEPS="1300")
+    job = start("adamw")
     job[1].child.kill()
     job[0].wait_for("the job goes on with 2 of 3 workers")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", "--max-restarts=10"]
@@ -266,14 +274,14 @@ def test_torchrun_starts_its_worker_again(start):
         agent.wait_for("candidate 1", times=count)
         came = "".join(agent.lines).count("\nstep ")
         agent.wait_for("\nstep ", times=came + 1)
+    pathlib.Path(job.env["TEST_END"]).touch()
     assert set(job.wait("torchrun", "worker 0", "worker 2", "scheduler", limit=90)) == {0}
     known, came = steps_of(job[0].output()), steps_of(agent.output())
-    assert max(came) == 1299
+    assert len(came) > 20
     assert all(known[step][0] == sums for step, (sums, _) in came.items())
 
 
 def test_a_newcomer_saves_with_the_others(start, tmp_path):
-    job = start("adamw", TEST_DIRECTORY=str(tmp_path / "checkpoint"), TEST_EVERY="15", TEST_STEPS="600")
+    job = start("adamw", TEST_DIRECTORY=str(tmp_path / "checkpoint"), TEST_EVERY="15")
     lose(job, "worker 1", 2)
-    known = check(job, ["worker 0", "worker 2", come(job, 1)])
-    assert max(known) == 599
+    check(job, ["worker 0", "worker 2", come(job, 1)])

@@ -64,7 +64,8 @@ class SilentEnd final : public ControlPlane {
   }
   absl::Status ReportValue(const ReportedValue& value) override { return to_->ReportValue(value); }
   absl::Status Leave(const absl::Status& reason, absl::Duration timeout) override {
-    return reason.ok() ? to_->Leave(reason, timeout) : absl::OkStatus();
+    const bool is_told = reason.ok() || absl::IsUnavailable(reason);
+    return is_told ? to_->Leave(reason, timeout) : absl::OkStatus();
   }
   void Close() override { to_->Close(); }
 
@@ -420,6 +421,26 @@ TEST(ReturningWorker, TwoAtOnceAndOneAfterTheOther) {
   rig.OnEach([&](Worker& worker, int) {
     for (const Floats& data : StepOf(worker, ids, 3, false)) EXPECT_THAT(data, Each(24.0f));
   });
+}
+
+TEST(ReturningWorker, MayLeaveAgainBetweenTwoSteps) {
+  ReturnRig rig(kFlags);
+  std::vector<uint32_t> ids;
+  rig.OnEach([&](Worker& worker, int rank) {
+    const auto mine = DeclareAll(worker);
+    if (rank == 0) ids = mine;
+    StepOf(worker, mine, 1, false);
+  });
+  Expect(rig.worker(1).Depart("its part is done"));
+  EXPECT_TRUE(absl::IsAborted(rig.worker(1).Boundary(kLong).status()));
+  rig.Lose(1);
+  rig.OnEach([&](Worker& worker, int) { StepOf(worker, ids, 2, false); });
+  auto candidate = rig.Make(1);
+  EXPECT_EQ(DeclareAll(*candidate), ids);
+  std::vector<std::unique_ptr<Worker>> candidates;
+  candidates.push_back(std::move(candidate));
+  rig.TakeIn(std::move(candidates));
+  rig.OnEach([&](Worker& worker, int) { StepOf(worker, ids, 3, false); });
 }
 
 TEST(ReturningWorker, MayGoBeforeItIsTakenIn) {
