@@ -194,6 +194,10 @@ def _difference(expected, found):
 # ---- Axes ----
 
 
+def _numbers(count):
+    return torch.arange(count, dtype=torch.int64, device="cpu")
+
+
 class _Axis:
     """How an axis of a tensor grows. origins: of each place in the large one the place in the small one that it copies;
     -1: left over."""
@@ -205,15 +209,15 @@ class _Axis:
 
     @staticmethod
     def stream(small: int, large: int) -> _Axis:
-        origins = torch.arange(large) % small
+        origins = _numbers(large) % small
         origins[large // small * small :] = -1
         return _Axis(origins, small)
 
     @staticmethod
     def circular(small: int, large: int, unit: int = 1) -> _Axis:
         """In units of so many, as of heads."""
-        units = torch.arange(large // unit) % (small // unit)
-        return _Axis((units[:, None] * unit + torch.arange(unit)).reshape(-1), small)
+        units = _numbers(large // unit) % (small // unit)
+        return _Axis((units[:, None] * unit + _numbers(unit)).reshape(-1), small)
 
     def written(self, values: torch.Tensor) -> torch.Tensor:
         """The rows of what writes along this axis: copies, and means of all for what is left over, which leaves the

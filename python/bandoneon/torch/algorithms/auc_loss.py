@@ -63,9 +63,9 @@ class AUCLoss(torch.nn.Module):
         self.positives = _share(positives, self.pull, worker)
         # A tuple hides the parameters from Module: they are the model's, and its optimizer has them.
         self._pulled = (tuple(model.parameters()) if model is not None else (),)
-        self.a = torch.nn.Parameter(torch.zeros(()))
-        self.b = torch.nn.Parameter(torch.zeros(()))
-        self.alpha = torch.nn.Parameter(torch.zeros(()))
+        self.a = torch.nn.Parameter(torch.zeros((), dtype=torch.float32, device="cpu"))
+        self.b = torch.nn.Parameter(torch.zeros((), dtype=torch.float32, device="cpu"))
+        self.alpha = torch.nn.Parameter(torch.zeros((), dtype=torch.float32, device="cpu"))
         self._begin_stage()
 
     def forward(self, scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,7 @@
 """What TrainingState costs: in steps to which nobody comes, and when a worker is given the state.
 
-    build/release/bin/bandoneon run -n 2 -s 2 -- build/venv/bin/python tests/bench/training_state.py steps
-    build/release/bin/bandoneon run -n 3 -s 2 --min-workers 1 --restarts 1 -- build/venv/bin/python tests/bench/training_state.py handover
+    build/release/bin/bandoneon run -n 2 -s 2 -- build/venv/bin/python tests/bench/newcomers.py steps
+    build/release/bin/bandoneon run -n 3 -s 2 --min-workers 1 --restarts 1 -- build/venv/bin/python tests/bench/newcomers.py handover
 
 `steps` interleaves blocks of steps with and without it, and prints the medians of a step and their ratio. `handover` trains a
 model of so many parameters with AdamW, kills a worker, and prints how long the others stood when it came back, and the rate at
