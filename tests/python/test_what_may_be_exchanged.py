@@ -9,7 +9,6 @@ import torch
 
 import bandoneon
 import bandoneon.torch as bdn
-from bandoneon.torch.batch_norm import average_batch_norm
 from cluster_helpers import assert_same, fill, grads, loss_of, make_batch, model_hash, recorded_pushes, run_job
 from test_owners import OWNERS
 from test_processes import run_processes
@@ -226,6 +225,7 @@ def test_all_of_it_works_without_numpy(tmp_path):
         sys.modules["numpy"] = None  # As where it is not installed.
         warnings.simplefilter("ignore")
         import torch, bandoneon, bandoneon.torch as bdn
+        from bandoneon.torch.batch_norm import average_batch_norm
 
         torch.set_num_threads(1)
 
