@@ -30,6 +30,7 @@ options = parser.parse_args()
 
 
 def make(width, depth):
+    torch.manual_seed(1)
     model = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(depth)))
     adamw = torch.optim.AdamW(model.parameters(), 1e-4)
     if options.local:
