@@ -547,7 +547,8 @@ void LocalJob::HandleEnd(size_t process, int code) {
                             is_server(process) && code == 128 + SIGKILL;
   if (is_late_kill) return;
   // A worker leaves when all have done their work, so one that has ended with 0 tells that of all,
-  // also where the log does not.
+  // also where the log does not. A program that left the others to themselves is taken for that,
+  // too.
   if (is_well && (is_worker(process) || process == kScheduler)) NoteEndOfProgram();
   if (expected || IsStartedAgain({process, code}) || GoesOnWithout({process, code})) return;
   HandleFailure({process, code});

@@ -304,7 +304,7 @@ void Declarations::RemoveRetired(const std::vector<uint32_t>& tensors) {
     const auto done = done_with_.find(number);
     if (done == done_with_.end()) continue;  // named more than once, or retired long ago
     if (done->second.count < roster_.size()) continue;
-    // Where all that had it are lost or leave, newcomers that lack it may still take it up.
+    // Newcomers that lack it may still take it up when all that had it are lost or leave.
     const bool is_closed = std::ranges::any_of(roster_, [&](const RosterMember& member) {
       return !leaving_.contains(member) && !HasNeverHad(member, number);
     });

@@ -52,7 +52,7 @@ absl::Status Declarations::RepeatLate(const RosterMember& member, DeclarationPar
                                       Late* late) const {
   const bool is_same = late->digest == part->digest && late->count == part->count;
   const auto batch = batches_.find(latest_.at(member.node).next_batch);
-  // Of a batch that has failed any declaration has the same answer.
+  // A batch that has failed has the same answer for any declaration.
   if (!is_same && batch != batches_.end() && batch->second.declared.failure().ok()) {
     return FailedPrecondition("%s declares other tensors before its last call was answered",
                               NameOf(member));

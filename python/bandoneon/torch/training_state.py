@@ -24,7 +24,7 @@ from .tensors import host_zeros
 
 __all__ = ["TrainingState"]
 
-# Of a job's time at most a tenth goes into changes, if the program says nothing else.
+# A change waits for this many times as long as the last one took, so that all take a tenth of a job's time at most.
 _STEADY_TIMES = 10.0
 _LEAST_SECONDS = 1.0
 _STEP = "step of TrainingState"
