@@ -39,6 +39,7 @@ class Barrier {
   bool full() const { return missing_.empty(); }
   bool empty() const { return present_.empty(); }
   const Roster& present() const { return present_; }
+  const Roster& missing() const { return missing_; }
   // Returns "worker 1, worker 3"; empty where nobody is missing.
   std::string Missing() const { return NamesOf(missing_); }
 

@@ -2,7 +2,19 @@
 
 #include <utility>
 
+#include "common/base/rank_group.h"
+
 namespace bdn {
+namespace {
+
+Roster ExpectedAt(const std::string& name, const Roster& roster) {
+  const RankGroup ranks = GroupInName(name);
+  Roster expected = roster;
+  std::erase_if(expected, [&](const RosterMember& member) { return !ranks.Has(member.rank); });
+  return expected;
+}
+
+}  // namespace
 
 std::vector<std::string> Barriers::Names() const {
   std::vector<std::string> names;
@@ -19,7 +31,9 @@ const Met* Barriers::AnswerTo(NodeId node, uint64_t number, uint64_t first_open)
 
 bool Barriers::Arrive(const std::string& name, const Roster& roster, const RosterMember& member,
                       uint64_t number) {
-  const auto [open, is_new] = open_.try_emplace(name, roster);
+  auto open = open_.find(name);
+  const bool is_new = open == open_.end();
+  if (is_new) open = open_.try_emplace(name, ExpectedAt(name, roster)).first;
   Meeting& meeting = open->second;
   meeting.barrier.Arrive(member);
   if (number != 0) meeting.numbers[member.node].insert(number);
@@ -78,7 +92,8 @@ std::vector<JobEvent> Barriers::Events() const {
 
 void Barriers::Restore(const BarrierState& state, const Roster& roster,
                        const std::vector<RosterMember>& members) {
-  Meeting& meeting = open_.try_emplace(state.barrier, roster).first->second;
+  Meeting& meeting =
+      open_.try_emplace(state.barrier, ExpectedAt(state.barrier, roster)).first->second;
   for (const RosterMember& member : members) {
     meeting.barrier.Arrive(member);
     meeting.numbers[member.node] = state.arrivals.at(member.node);

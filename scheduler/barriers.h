@@ -34,8 +34,12 @@ class Barriers {
   // Forgets the answers to the node's arrivals below `first_open`. Returns the answer to this one,
   // null where none is kept.
   const Met* AnswerTo(NodeId node, uint64_t number, uint64_t first_open);
+  // Returns whether the barrier waits for the member, or it has come.
+  bool Expects(const std::string& name, const RosterMember& member) const {
+    return open_.at(name).barrier.Expects(member);
+  }
   // Notes that a member has come, with the number of its arrival or 0. A barrier that is not open
-  // is opened, and expects the roster; true where that is so.
+  // is opened, and expects those of the roster whose ranks its name tells; true where that is so.
   bool Arrive(const std::string& name, const Roster& roster, const RosterMember& member,
               uint64_t number);
   // Notes that a member has gone away again. A barrier at which nobody is left is forgotten.

@@ -51,9 +51,12 @@ class DeclarationBatch {
   std::optional<uint32_t> WantedFrom(const RosterMember& member) const;
   // Returns the member whose list is wanted because its digest differs.
   const std::optional<RosterMember>& asked() const { return asked_; }
+  // Returns whether the member is to declare here, or has done so.
+  bool Expects(const RosterMember& member) const { return arrived_.Expects(member); }
   // Returns whether the member has sent all that is needed of it.
   bool Has(const RosterMember& member) const { return arrived_.Has(member); }
   bool full() const { return arrived_.full(); }
+  const Roster& missing() const { return arrived_.missing(); }
   std::string Missing() const { return arrived_.Missing(); }
 
   // Returns the list of the lowest rank, whose order is the catalogue's. REQUIRES: full(). To be

@@ -1,6 +1,7 @@
 #include "scheduler/declarations.h"
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <span>
 #include <unordered_set>
@@ -17,6 +18,8 @@ namespace {
 
 // A bound above every setting, with which no sum of bytes overflows.
 constexpr uint64_t kMostBytes = uint64_t{1} << 60;
+// A job of more groups of ranks than this is a mistake: a group is there for many tensors.
+constexpr size_t kMostGroups = size_t{1} << 14;
 
 }  // namespace
 
@@ -30,6 +33,8 @@ void Declarations::Begin(std::shared_ptr<const Membership> membership) {
   membership_ = std::move(membership);
   roster_ = RosterOf(*membership_);
   num_ranks_ = roster_.size();
+  shares_workers_ =
+      std::ranges::any_of(roster_, [](const RosterMember& one) { return one.processes > 1; });
   version_.epoch = membership_->epoch;
   placer_.emplace(membership_->servers);
   for (const NodeInfo& server : membership_->servers) {
@@ -63,13 +68,71 @@ void Declarations::CheckPlanned() {
   }
 }
 
+void Declarations::VisitAmong(const RankGroup& ranks,
+                              const std::function<bool(const RosterMember&)>& visit) const {
+  if (ranks.is_all()) {
+    (void)std::ranges::all_of(roster_, visit);
+    return;
+  }
+  for (const Rank rank : ranks.ranks()) {
+    const auto member = roster_.lower_bound({.rank = rank, .node = 0});
+    if (member != roster_.end() && member->rank == rank && !visit(*member)) return;
+  }
+}
+
+Roster Declarations::RosterAmong(const RankGroup& ranks) const {
+  if (ranks.is_all()) return roster_;
+  Roster among;
+  VisitAmong(ranks, [&](const RosterMember& member) {
+    among.insert(among.end(), member);
+    return true;
+  });
+  return among;
+}
+
+size_t Declarations::CountAmong(const RankGroup& ranks) const {
+  if (ranks.is_all()) return roster_.size();
+  size_t count = 0;
+  VisitAmong(ranks, [&](const RosterMember&) {
+    ++count;
+    return true;
+  });
+  return count;
+}
+
+uint64_t Declarations::BatchNumber(const RankGroup& ranks, uint64_t n) {
+  return groups_.try_emplace(ranks, groups_.size()).first->second << 32 | n;
+}
+
+absl::Status Declarations::CheckRanks(const RosterMember& member, const RankGroup& ranks) const {
+  if (ranks.is_all()) return absl::OkStatus();
+  if (static_cast<size_t>(ranks.last()) >= num_ranks_) {
+    return InvalidArgument("%s declares tensors among %s, and the job has %d workers",
+                           NameOf(member), ranks.ToString(), num_ranks_);
+  }
+  if (!ranks.Has(member.rank)) {
+    return InvalidArgument("%s declares tensors among %s, and is none of these", NameOf(member),
+                           ranks.ToString());
+  }
+  if (groups_.size() >= kMostGroups && !groups_.contains(ranks)) {
+    return ResourceExhausted("tensors among %s: the job has tensors of %d groups already",
+                             ranks.ToString(), groups_.size());
+  }
+  if (shares_workers_) {
+    return absl::UnimplementedError(
+        "tensors of a group of ranks need one process a worker, and a host's daemon takes part in "
+        "this job");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Declarations::Check(const RosterMember& member,
                                  const std::vector<TensorDeclaration>& tensors) const {
   std::vector<const TensorDeclaration*> fresh;
   std::vector<const TensorDeclaration*> replaced;
   std::unordered_set<std::string_view> names;
   for (const TensorDeclaration& tensor : tensors) {
-    BDN_RETURN_IF_ERROR(CheckOne(tensor));
+    BDN_RETURN_IF_ERROR(CheckOne(member, tensor));
     if (!names.insert(tensor.name).second) {
       return InvalidArgument("tensor '%s': %s declares it twice", tensor.name, NameOf(member));
     }
@@ -84,16 +147,20 @@ absl::Status Declarations::Check(const RosterMember& member,
       fresh.push_back(&tensor);
       replaced.push_back(&before);
     } else if (!(before == tensor)) {
-      return InvalidArgument("tensor '%s': all workers declared %s before, %s now says %s",
-                             tensor.name, DescribeDifference(before, tensor), NameOf(member),
+      return InvalidArgument("tensor '%s': %s declared %s before, %s now says %s", tensor.name,
+                             before.ranks.is_all() ? "all workers" : before.ranks.ToString(),
+                             DescribeDifference(before, tensor), NameOf(member),
                              DescribeDifference(tensor, before));
     }
   }
   return CheckRoom(fresh, replaced);
 }
 
-absl::Status Declarations::CheckOne(const TensorDeclaration& tensor) const {
+absl::Status Declarations::CheckOne(const RosterMember& member,
+                                    const TensorDeclaration& tensor) const {
   BDN_RETURN_IF_ERROR(CheckDeclaration(tensor));
+  BDN_RETURN_IF_ERROR(
+      Annotate(CheckRanks(member, tensor.ranks), absl::StrFormat("tensor '%s'", tensor.name)));
   BDN_RETURN_IF_ERROR(CheckText(limits_, "tensor", tensor.name));
   for (const SharedText* text : {&tensor.push_spec, &tensor.pull_spec, &tensor.rule}) {
     BDN_RETURN_IF_ERROR(Annotate(CheckText(limits_, "codec spec or rule", *text),
@@ -141,15 +208,22 @@ absl::Status Declarations::CheckRoom(const std::vector<const TensorDeclaration*>
   return absl::OkStatus();
 }
 
-Declarations::Batch* Declarations::BatchOf(const RosterMember& member, uint64_t number) {
-  const auto [found, is_new] = batches_.try_emplace(
-      number, roster_,
-      [this](const RosterMember& of, const auto& list) { return Check(of, list); });
-  // A worker that was leaving before the batch began will never declare in it.
-  if (is_new) {
-    for (const RosterMember& other : leaving_) {
-      if (other != member) FailWithout(number, &found->second, other);
+Declarations::Batch* Declarations::BatchOf(const RosterMember& member, const RankGroup& ranks,
+                                           uint64_t number) {
+  if (const auto known = batches_.find(number); known != batches_.end()) return &known->second;
+  const auto check = [this, ranks](const RosterMember& of,
+                                   const std::vector<TensorDeclaration>& list) -> absl::Status {
+    for (const TensorDeclaration& tensor : list) {
+      if (tensor.ranks == ranks) continue;
+      return InvalidArgument("tensor '%s': %s declares it among %s, in a declaration among %s",
+                             tensor.name, NameOf(of), tensor.ranks.ToString(), ranks.ToString());
     }
+    return Check(of, list);
+  };
+  const auto [found, is_new] = batches_.try_emplace(number, ranks, RosterAmong(ranks), check);
+  // A worker that was leaving before the batch began will never declare in it.
+  for (const RosterMember& other : leaving_) {
+    if (other != member) FailWithout(number, &found->second, other);
   }
   return &found->second;
 }
@@ -168,21 +242,24 @@ std::optional<absl::StatusOr<DeclarationAnswer>> Declarations::LastAnswerOf(
 
 absl::StatusOr<uint64_t> Declarations::Declare(const RosterMember& member, DeclarationPart part) {
   BDN_RETURN_IF_ERROR(CheckCount(member, part));
+  BDN_RETURN_IF_ERROR(CheckRanks(member, part.ranks));
   Latest& latest = latest_[member.node];
-  const uint64_t number = latest.next_batch;
+  const RankGroup ranks = part.ranks;
+  const uint64_t number = BatchNumber(ranks, latest.next[ranks]);
   // An open batch is not refused: the worker may be in it already.
   if (leaving_.count(member) > 0 && batches_.count(number) == 0) {
     return Aborted("declaring tensors: %s is leaving the job", NameOf(member));
   }
-  Batch& batch = *BatchOf(member, number);
+  Batch& batch = *BatchOf(member, ranks, number);
   DeclarationBatch& declared = batch.declared;
   // A late worker repeats its whole list, of which `part` may be the rest.
   const auto late = late_.find(member.node);
   const bool is_late = late != late_.end();
   // The call is remembered only once it has changed something, so that an error leaves no trace.
-  const auto remember = [&latest, number = part.number,
+  const auto remember = [&latest, batch = number, number = part.number,
                          digest = is_late ? late->second.digest : part.digest,
                          count = is_late ? late->second.count : part.count] {
+    latest.batch = batch;
     latest.number = number;
     latest.digest = digest;
     latest.count = count;
@@ -204,11 +281,64 @@ absl::StatusOr<uint64_t> Declarations::Declare(const RosterMember& member, Decla
   }
   if (declared.failure().ok()) {
     PlanIfFull(&batch);
+    if (!HasEnded(batch)) FailCircle(number);
   } else {
     declared.Fail(WithAdvice(declared.failure()));
   }
   if (HasEnded(batch) || declared.asked() != asked) changed_.insert(number);
   return number;
+}
+
+std::optional<uint64_t> Declarations::WaitsElsewhere(const RosterMember& member,
+                                                     uint64_t at) const {
+  const auto latest = latest_.find(member.node);
+  if (latest == latest_.end() || latest->second.answer.has_value()) return std::nullopt;
+  const auto other = batches_.find(latest->second.batch);
+  if (other == batches_.end() || other->first == at || HasEnded(other->second) ||
+      !other->second.declared.Has(member)) {
+    return std::nullopt;
+  }
+  return other->first;
+}
+
+void Declarations::FailCircle(uint64_t number) {
+  if (groups_.size() == 1) return;
+  // A worker declares once at a time, so a batch waits for those of its missing members that have
+  // declared elsewhere until the batches of these have ended.
+  const Roster& missing = batches_.at(number).declared.missing();
+  const auto waits = [&](const RosterMember& one) {
+    return WaitsElsewhere(one, number).has_value();
+  };
+  if (std::ranges::none_of(missing, waits)) return;
+  // Depth first, from this batch on: the batches on the way to here, and the members that lead from
+  // each to the next.
+  std::vector<std::pair<uint64_t, RosterMember>> way;
+  std::set<uint64_t> seen;
+  const std::function<bool(uint64_t)> comes_back = [&](uint64_t at) {
+    if (!seen.insert(at).second) return false;
+    for (const RosterMember& member : batches_.at(at).declared.missing()) {
+      const std::optional<uint64_t> other = WaitsElsewhere(member, at);
+      if (!other.has_value()) continue;
+      way.emplace_back(at, member);
+      if (*other == number || comes_back(*other)) return true;
+      way.pop_back();
+    }
+    return false;
+  };
+  if (!comes_back(number)) return;
+  std::string text;
+  for (const auto& [at, member] : way) {
+    absl::StrAppendFormat(&text, "%s%s wait for %s", text.empty() ? "" : ", ",
+                          batches_.at(at).ranks.ToString(), NameOf(member));
+  }
+  for (const auto& [at, member] : way) {
+    Batch& batch = batches_.at(at);
+    batch.declared.Fail(InvalidArgument(
+        "declaring tensors in a circle: %s: all ranks must declare the tensors of their groups in "
+        "the same order",
+        text));
+    changed_.insert(at);
+  }
 }
 
 void Declarations::PlanIfFull(Batch* batch) {
@@ -236,10 +366,11 @@ absl::Status Declarations::WithAdvice(absl::Status failure) const {
     const std::string& name = tensors_.at(number).declaration->name;
     if (!absl::StartsWith(failure.message(), "tensor '" + name + "':")) continue;
     Roster has, lacks;
-    for (const RosterMember& member : roster_) {
-      if (HasNeverHad(member, number)) continue;
+    VisitAmong(RanksOf(number), [&, &done = done, number = number](const RosterMember& member) {
+      if (HasNeverHad(member, number)) return true;
       (done.by_rank[static_cast<size_t>(member.rank)] ? has : lacks).insert(member);
-    }
+      return true;
+    });
     if (has.empty()) continue;
     return WithAdviceToClose(failure, name, NamesOf(has), NamesOf(lacks));
   }
@@ -252,7 +383,9 @@ void Declarations::MarkDone(uint32_t number, const RosterMember& member) {
   if (is_first) {
     // All workers that are leaving are done with every tensor.
     done.by_rank.resize(num_ranks_);
-    for (const RosterMember& gone : leaving_) done.Add(gone);
+    for (const RosterMember& gone : leaving_) {
+      if (RanksOf(number).Has(gone.rank)) done.Add(gone);
+    }
   }
   done.Add(member);
 }
@@ -270,8 +403,14 @@ absl::Status Declarations::Retire(const RosterMember& member,
                                   const std::vector<uint32_t>& tensors) {
   // Check first, then change: one wrong number retires nothing.
   for (const uint32_t number : tensors) {
-    if (number < next_tensor_) continue;
-    return InvalidArgument("%s retires tensor %d, of %d", NameOf(member), number, next_tensor_);
+    if (number >= next_tensor_) {
+      return InvalidArgument("%s retires tensor %d, of %d", NameOf(member), number, next_tensor_);
+    }
+    if (const auto known = tensors_.find(number);
+        known != tensors_.end() && !RanksOf(number).Has(member.rank)) {
+      return InvalidArgument("%s retires tensor '%s', which only %s exchange", NameOf(member),
+                             known->second.declaration->name, RanksOf(number).ToString());
+    }
   }
   for (const uint32_t number : tensors) {
     if (tensors_.contains(number)) MarkDone(number, member);
@@ -287,9 +426,15 @@ void Declarations::RetireWhatIsDeclaredAnew(const std::vector<TensorDeclaration>
   std::vector<uint32_t> replaced;
   for (const TensorDeclaration& tensor : tensors) {
     const auto known = numbers_.find(tensor.name);
-    if (known == numbers_.end() || !done_with_.contains(known->second)) continue;
+    if (known == numbers_.end() || !done_with_.contains(known->second) ||
+        RanksOf(known->second) != tensor.ranks) {
+      continue;
+    }
     replaced.push_back(known->second);
-    for (const RosterMember& member : roster_) MarkDone(known->second, member);
+    VisitAmong(tensor.ranks, [&](const RosterMember& member) {
+      MarkDone(known->second, member);
+      return true;
+    });
     // Nobody may take it up any more.
     for (auto& [node, late] : late_) late.lacks.erase(known->second);
     // The workers that gave up have yet to read that version, so its delta is never emptied.
@@ -303,10 +448,12 @@ void Declarations::RemoveRetired(const std::vector<uint32_t>& tensors) {
   for (const uint32_t number : tensors) {
     const auto done = done_with_.find(number);
     if (done == done_with_.end()) continue;  // named more than once, or retired long ago
-    if (done->second.count < roster_.size()) continue;
+    if (done->second.count < CountAmong(RanksOf(number))) continue;
     // Newcomers that lack it may still take it up when all that had it are lost or leave.
-    const bool is_closed = std::ranges::any_of(roster_, [&](const RosterMember& member) {
-      return !leaving_.contains(member) && !HasNeverHad(member, number);
+    bool is_closed = false;
+    VisitAmong(RanksOf(number), [&](const RosterMember& member) {
+      is_closed = !leaving_.contains(member) && !HasNeverHad(member, number);
+      return !is_closed;
     });
     if (!is_closed && !late_.empty()) continue;
     done_with_.erase(done);
@@ -366,7 +513,16 @@ absl::Status Declarations::Plan(Batch* batch) {
   RetireWhatIsDeclaredAnew(declared);
   // Tensors that are declared already keep their keys; only new names are planned.
   for (TensorDeclaration& tensor : declared) {
-    if (!numbers_.contains(tensor.name)) delta->tensors.push_back(std::move(tensor));
+    const auto known = numbers_.find(tensor.name);
+    if (known == numbers_.end()) {
+      delta->tensors.push_back(std::move(tensor));
+    } else if (RanksOf(known->second) != tensor.ranks) {
+      // They were declared after the list of this batch was checked.
+      return InvalidArgument(
+          "tensor '%s': %s have declared it, and now %s do: a name is of one "
+          "group only",
+          tensor.name, RanksOf(known->second).ToString(), tensor.ranks.ToString());
+    }
   }
   if (!delta->tensors.empty()) {
     BDN_ASSIGN_OR_RETURN(delta->keys, PlanKeys(delta->tensors, next_tensor_, config_));
@@ -416,7 +572,10 @@ std::optional<absl::StatusOr<DeclarationAnswer>> Declarations::AnswerOf(
 void Declarations::MarkAnswered(uint64_t number, const RosterMember& member) {
   const auto batch = batches_.find(number);
   Latest& latest = latest_[member.node];
-  latest.next_batch = number + 1;
+  // The number is that of the member's last declaration, whose group its batch has.
+  if (batch != batches_.end()) {
+    latest.next[batch->second.ranks] = (number & 0xffffffff) + 1;
+  }
   // Kept for a repetition of the call, whose answer may be lost on the way.
   latest.answer = AnswerOf(number, member);
   if (const auto late = late_.find(member.node); late != late_.end()) {
@@ -431,7 +590,8 @@ void Declarations::MarkAnswered(uint64_t number, const RosterMember& member) {
 std::string Declarations::WaitedFor(uint64_t number) const {
   const Batch& batch = batches_.at(number);
   if (!batch.version.has_value()) {
-    return absl::StrFormat("waiting for %s to declare the same tensors", batch.declared.Missing());
+    return absl::StrFormat("waiting for %s to declare the same tensors%s", batch.declared.Missing(),
+                           batch.ranks.is_all() ? "" : " among " + batch.ranks.ToString());
   }
   if (membership_->servers.empty()) return "waiting for a server to join, because all are lost";
   for (const NodeInfo& server : membership_->servers) {
@@ -483,6 +643,7 @@ void Declarations::OnLeaving(const RosterMember& member) {
   }
   std::vector<uint32_t> retired;
   for (auto& [number, done] : done_with_) {
+    if (!RanksOf(number).Has(member.rank)) continue;
     done.Add(member);
     retired.push_back(number);
   }
@@ -497,7 +658,14 @@ void Declarations::OnLost(const RosterMember& member) {
   for (auto next = batches_.begin(); next != batches_.end();) {
     const auto found = next++;
     Batch& batch = found->second;
-    batch.declared.Remove(member, roster_);
+    if (!batch.ranks.Has(member.rank)) continue;
+    const Roster left = RosterAmong(batch.ranks);
+    if (left.empty()) {
+      changed_.erase(found->first);
+      batches_.erase(found);
+      continue;
+    }
+    batch.declared.Remove(member, left);
     batch.answered.Remove(member);
     GiveLateLists(found->first, &batch.declared);
     PlanIfFull(&batch);
@@ -510,6 +678,7 @@ void Declarations::OnLost(const RosterMember& member) {
   }
   std::vector<uint32_t> retired;
   for (auto& [number, done] : done_with_) {
+    if (!RanksOf(number).Has(member.rank)) continue;
     done.Remove(member);
     retired.push_back(number);
   }
@@ -519,7 +688,10 @@ void Declarations::OnLost(const RosterMember& member) {
 // Fails the batch if it still needs `member`, which is leaving, and will neither declare nor ask
 // how the batch ended.
 void Declarations::FailWithout(uint64_t number, Batch* batch, const RosterMember& member) {
-  if (batch->version.has_value() || batch->declared.Has(member)) return;
+  if (batch->version.has_value() || batch->declared.Has(member) ||
+      !batch->declared.Expects(member)) {
+    return;
+  }
   batch->answered.Arrive(member);
   if (!batch->declared.failure().ok()) return;
   batch->declared.Fail(Aborted("declaring tensors: %s is leaving the job instead", NameOf(member)));

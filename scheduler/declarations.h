@@ -2,6 +2,7 @@
 #define BANDONEON_SCHEDULER_DECLARATIONS_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -24,9 +25,9 @@
 namespace bdn {
 
 // The declarations of a job's workers, on their way to keys that every server has installed. It
-// gathers the n-th declarations of all workers into batches, has the planner cut and the placer
-// place the new tensors, and keeps which placement each server has acknowledged. The cost of a
-// declaration is that of its tensors, not of those declared before. Not thread-safe.
+// gathers the n-th declarations of the workers of a group, or of all, into batches, has the planner
+// cut and the placer place the new tensors, and keeps which placement each server has acknowledged.
+// The cost of a declaration is that of its tensors, not of those declared before. Not thread-safe.
 class Declarations {
  public:
   // The sums over everything declared, without retired tensors.
@@ -118,10 +119,11 @@ class Declarations {
   Placer::Load LoadOf(NodeId server) const;
 
  private:
-  // One declaration of all workers.
+  // One declaration of the workers of a group.
   struct Batch {
-    Batch(const Roster& expected, DeclarationBatch::Check check)
-        : declared(expected, std::move(check)), answered(expected) {}
+    Batch(const RankGroup& of, const Roster& expected, DeclarationBatch::Check check)
+        : ranks(of), declared(expected, std::move(check)), answered(expected) {}
+    RankGroup ranks;
     DeclarationBatch declared;
     Barrier answered;                         // workers that know how it ended
     std::optional<PlacementVersion> version;  // once planned: the first placement that includes it
@@ -129,7 +131,8 @@ class Declarations {
 
   // A worker's last declaration, by its own account, and the answer that it was given.
   struct Latest {
-    uint64_t next_batch = 0;  // the batch of its next declaration
+    absl::flat_hash_map<RankGroup, uint64_t> next;  // by group: how many declarations have ended
+    uint64_t batch = 0;                             // of this declaration
     uint64_t number = 0;
     std::string digest;
     uint32_t count = 0;
@@ -168,8 +171,26 @@ class Declarations {
     return !batch.declared.failure().ok() || batch.version.has_value();
   }
   absl::Status CheckCount(const RosterMember& member, const DeclarationPart& part) const;
+  // Checks that the member may declare among these ranks.
+  absl::Status CheckRanks(const RosterMember& member, const RankGroup& ranks) const;
   // Checks one declaration by itself.
-  absl::Status CheckOne(const TensorDeclaration& tensor) const;
+  absl::Status CheckOne(const RosterMember& member, const TensorDeclaration& tensor) const;
+
+  // Calls `visit` with each member of a group that is in the roster, by rank, until it returns
+  // false. Costs as much as the group has ranks.
+  void VisitAmong(const RankGroup& ranks,
+                  const std::function<bool(const RosterMember&)>& visit) const;
+  // Return these members, and how many they are.
+  Roster RosterAmong(const RankGroup& ranks) const;
+  size_t CountAmong(const RankGroup& ranks) const;
+  const RankGroup& RanksOf(uint32_t tensor) const { return tensors_.at(tensor).declaration->ranks; }
+  // Returns the number of the batch of a group's n-th declaration.
+  uint64_t BatchNumber(const RankGroup& ranks, uint64_t n);
+  // Returns the open batch, another than `at`, in which the member has declared last and waits.
+  std::optional<uint64_t> WaitsElsewhere(const RosterMember& member, uint64_t at) const;
+  // Fails the batches of workers that wait for each other because each declares in another group
+  // first: those that this batch is among.
+  void FailCircle(uint64_t number);
 
   // ---- workers that join later: late_declarations.cc
 
@@ -196,10 +217,10 @@ class Declarations {
   // Gives a batch the lists of late workers that it wants.
   void GiveLateLists(uint64_t number, DeclarationBatch* batch);
   // Returns the batch of the next declaration of a worker that is taken in now.
-  uint64_t NextBatchOfAll() const;
+  uint64_t NextOfAll(const RankGroup& ranks) const;
 
   // Returns the batch, made where it is new.
-  Batch* BatchOf(const RosterMember& member, uint64_t number);
+  Batch* BatchOf(const RosterMember& member, const RankGroup& ranks, uint64_t number);
   // Fails a batch that waits for a member that is leaving.
   void FailWithout(uint64_t number, Batch* batch, const RosterMember& member);
   // Checks a list against the limits and against what is declared already.
@@ -232,7 +253,8 @@ class Declarations {
   std::shared_ptr<const Membership> membership_;  // the latest; null until Begin
   Roster roster_;
   Roster leaving_;
-  size_t num_ranks_ = 0;  // of all that have joined
+  size_t num_ranks_ = 0;         // of all that have joined
+  bool shares_workers_ = false;  // several processes push through some worker
 
   PlacementVersion version_;
   std::vector<SharedDelta> deltas_;
@@ -251,6 +273,9 @@ class Declarations {
   std::multiset<PlacementVersion> installed_versions_;  // the values of installed_, sorted
 
   std::map<uint64_t, Batch> batches_;
+  // By group, in the order of their first declarations: the number of the group, which is the upper
+  // half of its batches' numbers. All workers are a group from the beginning.
+  absl::flat_hash_map<RankGroup, uint64_t> groups_ = {{RankGroup(), 0}};
   std::set<uint64_t> changed_;
   std::map<NodeId, Latest> latest_;  // by worker
   const bool may_join_later_;        // vacant ranks may be taken

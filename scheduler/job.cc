@@ -544,6 +544,7 @@ CallId Job::ArriveAtBarrier(NodeId node, const Arrival& arrival, absl::Time dead
   const std::string& name = arrival.barrier;
   absl::Status status = CheckWorker(node, "barrier");
   if (status.ok()) status = CheckText(options_.limits, "barrier", name);
+  if (status.ok()) status = CheckBarrierRanks(node, name);
   if (status.ok() && !barriers_.MayOpen(name, kMaxBarriers)) {
     status = ResourceExhausted("more than %d barriers are open", kMaxBarriers);
   }
@@ -579,6 +580,18 @@ CallId Job::ArriveAtBarrier(NodeId node, const Arrival& arrival, absl::Time dead
   return call_id;
 }
 
+absl::Status Job::CheckBarrierRanks(NodeId node, const std::string& name) const {
+  const RankGroup ranks = GroupInName(name);
+  const RosterMember member = MemberOf(node);
+  // Candidates are taken in by all.
+  if (IsBoundary(name) && !ranks.is_all()) {
+    return InvalidArgument("barrier '%s': a boundary is of all ranks", name);
+  }
+  if (ranks.Has(member.rank)) return absl::OkStatus();
+  return InvalidArgument("%s comes to a barrier among %s, and is none of these", NameOf(member),
+                         ranks.ToString());
+}
+
 void Job::EndBarrier(const std::string& name, const absl::Status& status, const Met& met) {
   Met answer = met;
   answer.vacant = table_.membership()->vacant;
@@ -592,7 +605,7 @@ void Job::EndBarrier(const std::string& name, const absl::Status& status, const 
 }
 
 void Job::AbortIfLeaving(const std::string& name, const RosterMember& member) {
-  if (barriers_.Has(name, member)) return;
+  if (barriers_.Has(name, member) || !barriers_.Expects(name, member)) return;
   EndBarrier(name, Aborted("barrier '%s': %s is leaving the job instead", name, NameOf(member)));
 }
 

@@ -230,6 +230,8 @@ class Job {
   CallId LeaveAsWorker(const RosterMember& member, absl::Time deadline);
   void StartIfFull(absl::Time now);
   void OnAllJoined();
+  // Checks that the worker is of the ranks that the barrier's name tells.
+  absl::Status CheckBarrierRanks(NodeId node, const std::string& name) const;
   // Answers a declaration's call if there is something to tell.
   void AnswerDeclaration(CallId call_id);
   // Answers every waiting declaration whose batch changed, if there is something to tell.

@@ -177,6 +177,19 @@ SharedDelta JobHost::DeltaOf(uint32_t version) const {
   return version < 1 || version > deltas.size() ? nullptr : deltas[version - 1];
 }
 
+SharedDelta JobHost::DeltaFor(NodeId worker, uint32_t first, uint32_t last) const {
+  MutexLock lock(&mu_);
+  const std::vector<SharedDelta>& deltas = job_.declarations().deltas();
+  const MembershipTable::Member* const member = job_.table().Find(worker);
+  if (first < 1 || last < first || last > deltas.size() || member == nullptr) return nullptr;
+  for (uint32_t version = first; version <= last; ++version) {
+    if (deltas[version - 1]->Concerns(member->info.rank)) return deltas[version - 1];
+  }
+  const CatalogueDelta& delta = *deltas[last - 1];
+  return std::make_shared<const CatalogueDelta>(
+      CatalogueDelta{.version = delta.version, .first_tensor = delta.first_tensor});
+}
+
 std::vector<Rank> JobHost::LeavingRanks(size_t first) const {
   MutexLock lock(&mu_);
   const std::vector<Rank>& ranks = job_.LeavingRanks();

@@ -71,6 +71,10 @@ class JobHost {
   // Returns the additions of this version of the catalogue; null where there is no such version
   // yet.
   SharedDelta DeltaOf(uint32_t version) const;
+  // Returns the first of these versions of the catalogue, `first` to `last`, that adds tensors
+  // which this worker exchanges; where none does, version `last` without its content. Null where
+  // there is no version `last` yet.
+  SharedDelta DeltaFor(NodeId worker, uint32_t first, uint32_t last) const;
   // Returns the ranks of workers that are leaving, from index `first` on.
   std::vector<Rank> LeavingRanks(size_t first) const;
 

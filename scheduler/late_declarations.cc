@@ -16,6 +16,7 @@ std::optional<absl::StatusOr<DeclarationAnswer>> Declarations::DeclareLate(
     const RosterMember& member, bool is_candidate, DeclarationPart* part) {
   if (!is_candidate && !late_.contains(member.node)) return std::nullopt;
   if (absl::Status status = CheckCount(member, *part); !status.ok()) return status;
+  if (absl::Status status = CheckRanks(member, part->ranks); !status.ok()) return status;
   Late& late = late_[member.node];
   if (late.is_in_batch) {
     absl::Status status = RepeatLate(member, part, &late);
@@ -34,6 +35,7 @@ std::optional<absl::StatusOr<DeclarationAnswer>> Declarations::DeclareLate(
   if (!is_candidate && (!rest.empty() || list.empty())) {
     late.is_in_batch = true;
     *part = {.number = part->number,
+             .ranks = part->ranks,
              .digest = DigestOf(rest),
              .count = static_cast<uint32_t>(rest.size()),
              .tensors = rest};
@@ -51,7 +53,7 @@ std::optional<absl::StatusOr<DeclarationAnswer>> Declarations::DeclareLate(
 absl::Status Declarations::RepeatLate(const RosterMember& member, DeclarationPart* part,
                                       Late* late) const {
   const bool is_same = late->digest == part->digest && late->count == part->count;
-  const auto batch = batches_.find(latest_.at(member.node).next_batch);
+  const auto batch = batches_.find(latest_.at(member.node).batch);
   // A batch that has failed has the same answer for any declaration.
   if (!is_same && batch != batches_.end() && batch->second.declared.failure().ok()) {
     return FailedPrecondition("%s declares other tensors before its last call was answered",
@@ -61,6 +63,7 @@ absl::Status Declarations::RepeatLate(const RosterMember& member, DeclarationPar
   late->count = part->count;
   // The batch has its list, or gets it by GiveLateLists.
   *part = {.number = part->number,
+           .ranks = part->ranks,
            .digest = DigestOf(late->list),
            .count = static_cast<uint32_t>(late->list.size())};
   return absl::OkStatus();
@@ -78,7 +81,8 @@ absl::Status Declarations::AddLate(const RosterMember& member, DeclarationPart* 
                            NameOf(member), part->tensors.size(), part->first, part->count,
                            late->list.size());
   }
-  for (const TensorDeclaration& tensor : part->tensors) BDN_RETURN_IF_ERROR(CheckOne(tensor));
+  for (const TensorDeclaration& tensor : part->tensors)
+    BDN_RETURN_IF_ERROR(CheckOne(member, tensor));
   if (begins) late->list.clear();
   late->digest = part->digest;
   late->count = part->count;
@@ -174,7 +178,7 @@ void Declarations::GiveLateLists(uint64_t number, DeclarationBatch* batch) {
     has_given = false;
     for (const auto& [node, late] : late_) {
       if (!batch->failure().ok()) return;
-      if (!late.is_in_batch || latest_.at(node).next_batch != number ||
+      if (!late.is_in_batch || latest_.at(node).batch != number ||
           !batch->WantedFrom(late.member).has_value()) {
         continue;
       }
@@ -187,22 +191,31 @@ void Declarations::GiveLateLists(uint64_t number, DeclarationBatch* batch) {
   }
 }
 
-uint64_t Declarations::NextBatchOfAll() const {
+uint64_t Declarations::NextOfAll(const RankGroup& ranks) const {
   uint64_t next = 0;
-  for (const auto& [node, latest] : latest_) next = std::max(next, latest.next_batch);
-  for (const auto& [number, batch] : batches_) {
-    if (!HasEnded(batch)) return number;
+  for (const auto& [node, latest] : latest_) {
+    const auto its = latest.next.find(ranks);
+    if (its != latest.next.end()) next = std::max(next, its->second);
+  }
+  const uint64_t first = groups_.at(ranks) << 32;
+  const uint64_t end = first + (uint64_t{1} << 32);
+  for (auto batch = batches_.lower_bound(first); batch != batches_.lower_bound(end); ++batch) {
+    const uint64_t n = batch->first - first;
+    if (!HasEnded(batch->second)) return n;
     // Nobody may have been told yet that it has ended.
-    next = std::max(next, number + 1);
+    next = std::max(next, n + 1);
   }
   return next;
 }
 
 void Declarations::Admit(const RosterMember& member) {
-  latest_[member.node].next_batch = NextBatchOfAll();
+  for (const auto& [ranks, group] : groups_) {
+    if (ranks.Has(member.rank)) latest_[member.node].next[ranks] = NextOfAll(ranks);
+  }
   roster_.insert(member);
+  shares_workers_ |= member.processes > 1;
   for (auto& [number, batch] : batches_) {
-    if (HasEnded(batch)) continue;
+    if (HasEnded(batch) || !batch.ranks.Has(member.rank)) continue;
     batch.declared.Expect(member);
     batch.answered.Expect(member);
   }
@@ -211,7 +224,7 @@ void Declarations::Admit(const RosterMember& member) {
   late.list = {};
   // When all others close what this worker's program has never had, nobody may wait for it.
   for (const auto& [number, tensor] : tensors_) {
-    if (late.has.contains(number)) continue;
+    if (late.has.contains(number) || !RanksOf(number).Has(member.rank)) continue;
     late.lacks.insert(number);
     MarkDone(number, member);
   }

@@ -67,11 +67,13 @@ class LocalControlPlane final : public ControlPlane {
       BDN_RETURN_IF_ERROR(done.status);
       return done.declared;
     };
-    BDN_ASSIGN_OR_RETURN(const DeclarationAnswer answer,
-                         SendDeclaration(tensors, rank() == 0, say));
+    BDN_ASSIGN_OR_RETURN(const DeclarationAnswer answer, SendDeclaration(tensors, rank(), say));
     MutexLock lock(&mu_);
     DeclareResult result;
-    while (declared_ < answer.version.catalogue) result.push_back(host_->DeltaOf(++declared_));
+    while (declared_ < answer.version.catalogue) {
+      result.push_back(host_->DeltaFor(node_, declared_ + 1, answer.version.catalogue));
+      declared_ = result.back()->version.catalogue;
+    }
     return result;
   }
 

@@ -7,6 +7,17 @@
 
 namespace bdn {
 
+absl::StatusOr<grpc::ByteBuffer> PieceCache::GetFor(NodeId worker, uint32_t first, uint32_t last,
+                                                    uint32_t piece) {
+  const SharedDelta delta = host_->DeltaFor(worker, first, last);
+  if (delta == nullptr) return NotFound("there is no catalogue %d to %d", first, last);
+  if (!delta->tensors.empty()) return Get(delta->version.catalogue, piece);
+  // Without its content it is small, and is not what other workers are told of this version.
+  if (piece > 0) return NotFound("catalogue %d has 1 piece", last);
+  const grpc::Slice text(PiecesOf(*delta).front());
+  return grpc::ByteBuffer(&text, 1);
+}
+
 absl::StatusOr<grpc::ByteBuffer> PieceCache::Get(uint32_t version, uint32_t piece) {
   const SharedDelta delta = host_->DeltaOf(version);
   if (delta == nullptr) return NotFound("there is no catalogue %d", version);

@@ -22,6 +22,9 @@ class PieceCache {
   // Returns a serialised CataloguePiece. NotFound: there is no such version yet, or it has fewer
   // pieces.
   absl::StatusOr<grpc::ByteBuffer> Get(uint32_t version, uint32_t piece);
+  // Returns the same of the version that JobHost::DeltaFor returns.
+  absl::StatusOr<grpc::ByteBuffer> GetFor(NodeId worker, uint32_t first, uint32_t last,
+                                          uint32_t piece);
 
  private:
   const JobHost* const host_;

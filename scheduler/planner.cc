@@ -26,7 +26,8 @@ KeyEntry EmptyKey(const TensorDeclaration& tensor, uint32_t number, uint32_t par
           .pull_spec = tensor.pull_spec,
           .rule = tensor.rule,
           .warmup_steps = tensor.warmup_steps,
-          .momentum = tensor.momentum};
+          .momentum = tensor.momentum,
+          .ranks = tensor.ranks};
 }
 
 void AddSegment(const KeySegment& segment, KeyEntry* key) {
@@ -36,10 +37,10 @@ void AddSegment(const KeySegment& segment, KeyEntry* key) {
 
 // The attributes on which tensors of one group must agree.
 using Attributes = std::tuple<DType, std::string_view, std::string_view, std::string_view, uint32_t,
-                              uint64_t, float>;
+                              uint64_t, float, RankGroup>;
 Attributes AttributesOf(const TensorDeclaration& tensor) {
   return {tensor.dtype, tensor.push_spec,    tensor.pull_spec, tensor.rule,
-          tensor.group, tensor.warmup_steps, tensor.momentum};
+          tensor.group, tensor.warmup_steps, tensor.momentum,  tensor.ranks};
 }
 
 // Returns the elements of one partition: even parts no larger than partition_bytes, in whole blocks

@@ -150,7 +150,9 @@ CallId ServiceImpl::OnCatalogue(CatalogueCall* call) {
   const wire::CatalogueRequest& message = call->request();
   const absl::Status status = core_.CheckCaller(message.caller());
   if (!status.ok()) return call->FinishNow(status);
-  auto piece = pieces_.Get(message.version(), message.piece());
+  auto piece = message.until() == 0 ? pieces_.Get(message.version(), message.piece())
+                                    : pieces_.GetFor(message.caller().node(), message.version(),
+                                                     message.until(), message.piece());
   if (!piece.ok()) return call->FinishNow(piece.status());
   *call->reply() = *std::move(piece);
   return call->FinishNow(absl::OkStatus());

@@ -209,7 +209,8 @@ absl::Status DenseKey::CheckNobodyLeaves(Step step, Rank pusher) const {
     // A rank whose push was dropped with an earlier roster has it still, and sends it again.
     const std::vector<Rank>& before = state_.pushed_before;
     const bool pushes_again = std::ranges::find(before, rank) != before.end();
-    if (rank == pusher || pushes_again || state_.round.HasRank(rank)) continue;
+    const bool takes_part = state_.places->OfRank(rank).has_value();
+    if (!takes_part || rank == pusher || pushes_again || state_.round.HasRank(rank)) continue;
     return Aborted(
         "tensor '%s' step %d: worker %d is leaving the job and pushes no more: all workers "
         "must push it equally often",
@@ -588,8 +589,9 @@ Sends DenseKey::OnFetch(NodeId from, const Frame& frame) {
   if (!is_set && header.part != StatePart::kCounters) {
     // With all other workers leaving, none is left to set the weights, and a wait would have no
     // end.
-    const bool is_alone =
-        !shard_.leaving.empty() && shard_.leaving.size() + 1 >= state_.places->size();
+    const auto leaving = std::ranges::count_if(
+        shard_.leaving, [this](Rank rank) { return state_.places->OfRank(rank).has_value(); });
+    const bool is_alone = leaving > 0 && static_cast<size_t>(leaving) + 1 >= state_.places->size();
     if (!is_alone) return shard_.Defer(from, header, {});
     return shard_.Refuse(from, header,
                          Aborted("tensor '%s': its weights were never set, and all other workers "

@@ -28,10 +28,10 @@ void RebuildingKey::Begin() {
     state_.dense.monitor.End();
     state_.dense = DenseState();
     state_.dense.parts = MakeStateParts(*state_.plan);
-    state_.dense.SetRoster(shard_.everyone);
+    state_.dense.SetRoster(shard_.PlacesOf(state_.plan->entry.ranks));
   } else {
     state_.broadcast = BroadcastState();
-    state_.broadcast.SetRoster(shard_.everyone);
+    state_.broadcast.SetRoster(shard_.PlacesOf(state_.plan->entry.ranks));
   }
   state_.rebuild = KeyRebuild{.phase = Phase::kGathering};
   state_.rebuild.reports.resize(places().size());

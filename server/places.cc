@@ -4,10 +4,12 @@
 
 namespace bdn {
 
-Places::Places(const std::vector<NodeInfo>& workers) {
-  workers_.reserve(workers.size());
-  by_node_.reserve(workers.size());
+Places::Places(const std::vector<NodeInfo>& workers, const RankGroup& group) {
+  const size_t most = group.is_all() ? workers.size() : group.ranks().size();
+  workers_.reserve(most);
+  by_node_.reserve(most);
   for (const NodeInfo& worker : workers) {
+    if (!group.Has(worker.rank)) continue;
     by_node_.emplace(worker.id, PlaceAt(workers_.size()));
     workers_.push_back({worker.rank, worker.id});
   }

@@ -9,6 +9,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "common/base/ids.h"
+#include "common/base/rank_group.h"
 #include "common/cluster/membership.h"
 
 namespace bdn {
@@ -26,8 +27,8 @@ constexpr Place PlaceAt(size_t index) { return static_cast<Place>(index); }
 class Places {
  public:
   Places() = default;
-  // `workers` have rising ranks.
-  explicit Places(const std::vector<NodeInfo>& workers);
+  // Takes those of the group. `workers` have rising ranks.
+  explicit Places(const std::vector<NodeInfo>& workers, const RankGroup& group = {});
 
   size_t size() const { return workers_.size(); }
   // These describe the worker at a place. REQUIRES: IndexOf(place) < size().

@@ -642,7 +642,10 @@ absl::Status Server::Reserve(const Plans& plans) {
   for (const auto& plan : plans) {
     // Costs depend on the number of workers, so they are kept as they were counted, to be
     // subtracted when a key is retired.
-    more += costs.emplace_back(plan->CostFor(num_workers_).in_order());
+    const RankGroup& ranks = plan->entry.ranks;
+    const size_t workers =
+        ranks.is_all() ? num_workers_ : std::min(num_workers_, ranks.ranks().size());
+    more += costs.emplace_back(plan->CostFor(workers).in_order());
   }
   if (more > options_.max_bytes - std::min(options_.max_bytes, declared_bytes_)) {
     return ResourceExhausted(

@@ -24,10 +24,10 @@ Sends ServerShard::SetMembership(std::shared_ptr<const Membership> membership) {
         return Sends();
       }
       if (state.plan->entry.kind == KeyKind::kDense) {
-        state.dense.SetRoster(context_.everyone);
+        state.dense.SetRoster(context_.PlacesOf(state.plan->entry.ranks));
         return Sends();
       }
-      state.broadcast.SetRoster(context_.everyone);
+      state.broadcast.SetRoster(context_.PlacesOf(state.plan->entry.ranks));
       return BroadcastKey(*state.plan, &state.broadcast, &context_).OnRoster();
     });
     for (Outgoing& send : of_key) sends.push_back(std::move(send));
@@ -67,9 +67,9 @@ void ServerShard::AddKey(std::shared_ptr<const KeyPlan> plan, bool is_rebuilt) {
   if (state.plan != nullptr) return;
   if (plan->entry.kind == KeyKind::kDense) {
     state.dense.parts = MakeStateParts(*plan);
-    state.dense.SetRoster(context_.everyone);
+    state.dense.SetRoster(context_.PlacesOf(plan->entry.ranks));
   } else {
-    state.broadcast.SetRoster(context_.everyone);
+    state.broadcast.SetRoster(context_.PlacesOf(plan->entry.ranks));
   }
   state.plan = std::move(plan);
   if (!is_rebuilt) return;

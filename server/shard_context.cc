@@ -37,6 +37,14 @@ ShardStats& ShardStats::operator+=(const ShardStats& other) {
 void ShardContext::SetMembership(std::shared_ptr<const Membership> next) {
   membership = std::move(next);
   everyone = std::make_shared<const Places>(membership->workers);
+  groups.clear();
+}
+
+std::shared_ptr<const Places> ShardContext::PlacesOf(const RankGroup& group) {
+  if (group.is_all()) return everyone;
+  std::shared_ptr<const Places>& places = groups[group];
+  if (places == nullptr) places = std::make_shared<const Places>(membership->workers, group);
+  return places;
 }
 
 absl::StatusOr<Place> ShardContext::PlaceOf(const Places& roster, NodeId from, Epoch epoch) const {
@@ -49,6 +57,10 @@ absl::StatusOr<Place> ShardContext::PlaceOf(const Places& roster, NodeId from, E
                        membership->epoch);
   }
   if (const std::optional<Place> place = roster.OfNode(from); place.has_value()) return *place;
+  if (everyone->OfNode(from).has_value()) {
+    return InvalidArgument("node %d is none of the %d ranks that exchange this tensor", from,
+                           roster.size());
+  }
   return PermissionDenied("node %d is not in the roster of epoch %d", from, membership->epoch);
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/buffer.h"
@@ -82,12 +83,16 @@ struct ShardContext {
 
   std::shared_ptr<const Membership> membership = std::make_shared<const Membership>();
   std::shared_ptr<const Places> everyone = std::make_shared<const Places>();  // all its workers
+  // Those of each group whose keys are here, by group.
+  absl::flat_hash_map<RankGroup, std::shared_ptr<const Places>> groups;
   std::vector<Rank> leaving;  // workers that push no more, as ServerShard::SetLeaving
   uint32_t catalogue_version = 0;
   ShardStats stats;
   std::vector<double> scratch;  // for sums; one for all keys, so that it stays in the cache
 
   void SetMembership(std::shared_ptr<const Membership> next);
+  // Returns the workers of the membership that exchange a key of this group.
+  std::shared_ptr<const Places> PlacesOf(const RankGroup& group);
   // Returns the place of the worker that sent a frame of `epoch`. FailedPrecondition: the epoch is
   // over. Unavailable: it is not known here yet. PermissionDenied: the node is not in the roster.
   absl::StatusOr<Place> PlaceOf(const Places& roster, NodeId from, Epoch epoch) const;

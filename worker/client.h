@@ -38,7 +38,7 @@ struct PushResult {
 // The workers of a job that were not lost.
 struct Presence {
   int size = 0;         // their number
-  Rank first_rank = 0;  // the lowest of their ranks
+  Rank first_rank = 0;  // the lowest of their ranks; -1 where a group has none
 
   bool operator==(const Presence&) const = default;
 };
@@ -108,9 +108,10 @@ class Client {
   virtual Rank rank() const = 0;
   // Returns the number of workers that have joined: all ranks are below it, whoever is lost later.
   virtual int joined_size() const = 0;
-  // Returns the workers that were not lost, as far as this one has heard: another may have heard of
-  // a loss earlier or later. Meet tells all the same.
-  virtual Presence presence() const = 0;
+  // Returns the workers of a group that were not lost, as far as this one has heard: another may
+  // have heard of a loss earlier or later. Meet tells all the same.
+  virtual Presence PresenceAmong(const RankGroup& group) const = 0;
+  Presence presence() const { return PresenceAmong(RankGroup()); }
   // Returns whether this worker has joined a job that runs, and was not taken in yet. Until then
   // its barriers and broadcasts return at once, the data of a broadcast stays as it is, calls that
   // set the state of tensors do nothing, and pushes and calls that read from servers are refused:
@@ -125,7 +126,9 @@ class Client {
   // where one can be avoided.
   virtual std::shared_ptr<MemoryDomain> memory() = 0;
 
-  // Declares tensors and returns their ids, in order. Collective: see ControlPlane::Declare.
+  // Declares tensors and returns their ids, in order. Collective among the workers of a tensor's
+  // ranks: see ControlPlane::Declare. Tensors of several groups are declared group after group, in
+  // one order at all workers. Unimplemented, of a group, through a host's daemon.
   // Tensors declared before with the same facts are answered at once; with other facts,
   // InvalidArgument says what differs. NotFound: a candidate's are not declared by the others, yet.
   virtual absl::StatusOr<std::vector<uint32_t>> Declare(std::vector<TensorDeclaration> tensors,
@@ -166,7 +169,8 @@ class Client {
   }
 
   // Overwrites `data` with the root's on every worker. Collective; the name is declared on first
-  // use.
+  // use. A name made by NameAmong is of the workers of its group alone, here and in Meet and
+  // Barrier; through a host's daemon it is Unimplemented.
   virtual absl::Status Broadcast(const std::string& name, MutableByteSpan data, Rank root,
                                  absl::Duration timeout) = 0;
   // Waits for all workers that are present to call it with this name. Returns their ranks, rising:

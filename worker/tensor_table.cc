@@ -48,23 +48,24 @@ absl::StatusOr<bool> TensorTable::IsNew(const TensorDeclaration& tensor) const {
   const TensorDeclaration& before = tensors_.at(*known)->declaration;
   if (before == tensor) return false;
   const auto facts = [](const TensorDeclaration& t) {
-    return absl::StrFormat("%s[%d] push=%s pull=%s rule=%s warmup=%d momentum=%g%s",
+    return absl::StrFormat("%s[%d] push=%s pull=%s rule=%s warmup=%d momentum=%g%s%s",
                            DTypeName(t.dtype), t.elements, t.push_spec.str(), t.pull_spec.str(),
                            t.rule.str(), t.warmup_steps, t.momentum,
-                           t.fuse ? absl::StrFormat(" fused in group %d", t.group) : "");
+                           t.fuse ? absl::StrFormat(" fused in group %d", t.group) : "",
+                           t.ranks.is_all() ? "" : " of " + t.ranks.ToString());
   };
   return InvalidArgument("tensor '%s' was declared as %s, and now as %s", tensor.name,
                          facts(before), facts(tensor));
 }
 
 absl::Status TensorTable::Add(const CatalogueDelta& delta) {
-  const uint32_t first_new = next_id_;
-  // Deltas must follow one another without a gap, as ids count on from one to the next at all
-  // nodes.
-  if (delta.first_tensor != first_new || delta.owners.size() != delta.keys.size()) {
-    return Internal("catalogue %d begins at tensor %d, and %d are here", delta.version.catalogue,
-                    delta.first_tensor, first_new);
+  // Deltas must follow one another, as ids count on from one to the next at all nodes. There are
+  // gaps where tensors are of groups to which this worker does not belong.
+  if (delta.first_tensor < next_id_ || delta.owners.size() != delta.keys.size()) {
+    return Internal("catalogue %d begins at tensor %d, and ids below %d are here",
+                    delta.version.catalogue, delta.first_tensor, next_id_);
   }
+  const uint32_t first_new = next_id_ = delta.first_tensor;
   for (const TensorDeclaration& tensor : delta.tensors) {
     RemoveReplaced(tensor.name);
     // Tensors before keys: a key refers to its tensors by id.

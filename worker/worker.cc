@@ -308,6 +308,17 @@ Rank Worker::WorkerOf(Rank process) const {
   return worker;
 }
 
+Presence Worker::PresenceAmong(const RankGroup& group) const {
+  if (group.is_all()) return presence_.load(std::memory_order_relaxed);
+  Presence among = {.size = 0, .first_rank = -1};
+  MutexLock lock(&membership_mu_);
+  for (const Rank rank : group.ranks()) {
+    if (membership_->IsVacant(rank)) continue;
+    if (among.size++ == 0) among.first_rank = rank;
+  }
+  return among;
+}
+
 absl::Status Worker::CheckTakesPart() const {
   MutexLock lock(tensors_.mutex());
   return tensors_.participation().Check();
@@ -315,12 +326,18 @@ absl::Status Worker::CheckTakesPart() const {
 
 absl::StatusOr<std::vector<Rank>> Worker::Meet(const std::string& name, absl::Duration timeout) {
   BDN_RETURN_IF_ERROR(CheckTakesPart());
+  std::vector<Rank> vacant;
   if (is_candidate()) {
     MutexLock lock(&membership_mu_);
-    return ProcessesBut(membership_->vacant);
+    vacant = membership_->vacant;
+  } else {
+    BDN_ASSIGN_OR_RETURN(vacant, control_->Meet(name, timeout));
   }
-  BDN_ASSIGN_OR_RETURN(const std::vector<Rank> vacant, control_->Meet(name, timeout));
-  return ProcessesBut(vacant);
+  std::vector<Rank> present = ProcessesBut(vacant);
+  // Each worker of a job with groups is one process.
+  const RankGroup among = GroupInName(name);
+  std::erase_if(present, [&](Rank rank) { return !among.Has(rank); });
+  return present;
 }
 
 // ---- Workers that join a job that runs
@@ -499,7 +516,9 @@ absl::Status Worker::Abort(const std::string& reason) {
 absl::StatusOr<std::vector<uint32_t>> Worker::Declare(std::vector<TensorDeclaration> tensors,
                                                       absl::Duration timeout) {
   const absl::Time deadline = clock_->Now() + timeout;
-  std::vector<TensorDeclaration> fresh;
+  // By group. Workers declare in several groups in the same order, so that none waits for another
+  // one that waits for it.
+  std::map<RankGroup, std::vector<TensorDeclaration>> fresh;
   // Held over the call to the scheduler, so that declarations reach it in the order in which this
   // worker's callers made them: the n-th belongs to the n-th of other workers.
   MutexLock one_at_a_time(&declaring_);
@@ -508,19 +527,32 @@ absl::StatusOr<std::vector<uint32_t>> Worker::Declare(std::vector<TensorDeclarat
     BDN_RETURN_IF_ERROR(tensors_.participation().Check());
     for (TensorDeclaration& tensor : tensors) {
       BDN_RETURN_IF_ERROR(TensorTable::Canonicalize(&tensor));
+      BDN_RETURN_IF_ERROR(CheckRanks(tensor));
       BDN_ASSIGN_OR_RETURN(const bool is_new, tensors_.IsNew(tensor));
-      if (is_new) fresh.push_back(tensor);
+      if (is_new) fresh[tensor.ranks].push_back(tensor);
     }
   }
-  DeclareResult declared;
-  if (!fresh.empty()) {
-    BDN_ASSIGN_OR_RETURN(declared, control_->Declare(fresh, timeout));
-    SayUncompressed(declared);
-  }
   std::vector<Key> earlier;
-  BDN_ASSIGN_OR_RETURN(const std::vector<uint32_t> ids, TakeDeclared(tensors, declared, &earlier));
+  for (const auto& [ranks, list] : fresh) {
+    BDN_ASSIGN_OR_RETURN(const DeclareResult declared,
+                         control_->Declare(list, deadline - clock_->Now()));
+    SayUncompressed(declared);
+    BDN_RETURN_IF_ERROR(TakeDeclared(list, declared, &earlier).status());
+  }
+  BDN_ASSIGN_OR_RETURN(const std::vector<uint32_t> ids, TakeDeclared(tensors, {}, &earlier));
   if (!earlier.empty()) BDN_RETURN_IF_ERROR(BeginWhereServersStand(earlier, deadline));
   return ids;
+}
+
+absl::Status Worker::CheckRanks(const TensorDeclaration& tensor) const {
+  const RankGroup& ranks = tensor.ranks;
+  if (!ranks.is_all() && static_cast<size_t>(ranks.last()) >= joined_.processes.size()) {
+    return InvalidArgument("tensor '%s': it is of %s, and the job has %d workers", tensor.name,
+                           ranks.ToString(), joined_.processes.size());
+  }
+  if (ranks.Has(joined_.rank)) return absl::OkStatus();
+  return InvalidArgument("tensor '%s': it is of %s, and this worker's rank is %d", tensor.name,
+                         ranks.ToString(), joined_.rank);
 }
 
 absl::StatusOr<std::vector<uint32_t>> Worker::TakeDeclared(
@@ -573,6 +605,7 @@ void Worker::LetSurvive(const CatalogueDelta& delta) {
                     .catalogue_version = delta.version.catalogue,
                     .is_dense = is_dense,
                     .elements = key.entry.elements,
+                    .ranks = key.entry.ranks,
                     .tensor = key.tensor_names[0],
                     .snapshot_every = SnapshotEvery(key, most),
                     .keeps_reply = keeps_reply,
@@ -644,6 +677,10 @@ absl::Status Worker::Broadcast(const std::string& name, MutableByteSpan data, Ra
     return InvalidArgument("broadcast '%s': root %d is not one of %d workers", name, root,
                            num_processes_);
   }
+  const RankGroup among = GroupInName(name);
+  if (!among.Has(root)) {
+    return InvalidArgument("broadcast '%s': root %d is none of these ranks", name, root);
+  }
   if (data.empty()) return absl::OkStatus();
   // The value that a newcomer is to have is of a later step than the others' first one. Nor is
   // anything declared: the sizes of the others' values may have been others.
@@ -653,7 +690,8 @@ absl::Status Worker::Broadcast(const std::string& name, MutableByteSpan data, Ra
   const TensorDeclaration declaration{.name = absl::StrFormat("broadcast/%s/%d", name, data.size()),
                                       .dtype = DType::kUInt8,
                                       .elements = data.size(),
-                                      .kind = KeyKind::kBroadcast};
+                                      .kind = KeyKind::kBroadcast,
+                                      .ranks = among};
   BDN_ASSIGN_OR_RETURN(const std::vector<uint32_t> ids, Declare({declaration}, timeout));
   return server_requests_->Broadcast(name, ids[0], data, WorkerOf(root), deadline);
 }

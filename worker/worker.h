@@ -97,7 +97,7 @@ class Worker final : public Client {
   // over the whole job, in the order of their workers' ranks.
   Rank rank() const override { return first_process_; }
   int joined_size() const override { return num_processes_; }
-  Presence presence() const override { return presence_.load(std::memory_order_relaxed); }
+  Presence PresenceAmong(const RankGroup& group) const override;
   bool is_candidate() const override { return is_candidate_.load(std::memory_order_acquire); }
   int candidates() const override { return candidates_.load(std::memory_order_relaxed); }
   std::shared_ptr<MemoryDomain> memory() override { return HostMemory(); }
@@ -141,6 +141,8 @@ class Worker final : public Client {
   absl::Status CheckTakesPart() const;
   // Tells the scheduler with which tensors the program was done while this worker was a candidate.
   void RetireAsTakenIn();
+  // Checks that this worker is of the tensor's ranks, and that the job has them.
+  absl::Status CheckRanks(const TensorDeclaration& tensor) const;
   // Takes new parts of the catalogue up, and returns the tensors' ids. Adds the keys that others
   // may have exchanged before this worker was taken in to `earlier`.
   absl::StatusOr<std::vector<uint32_t>> TakeDeclared(std::span<const TensorDeclaration> tensors,
@@ -171,7 +173,7 @@ class Worker final : public Client {
   std::atomic<int> candidates_ = 0;  // relaxed, as presence_
 
   // Nothing else is called under it.
-  Mutex membership_mu_;
+  mutable Mutex membership_mu_;
   CondVar membership_changed_;
   // The latest that the requests know; of a candidate the latest that was told.
   std::shared_ptr<const Membership> membership_ ABSL_GUARDED_BY(membership_mu_);

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "common/base/dtype.h"
 #include "common/base/ids.h"
+#include "common/base/rank_group.h"
 #include "common/base/shared_text.h"
 
 namespace bdn {
@@ -25,8 +26,8 @@ enum class KeyKind : uint8_t {
   kBroadcast = 1,  // init and fetch: opaque bytes of one root
 };
 
-// A worker's declaration of a tensor, made before its first use. Every worker must declare the
-// same.
+// A worker's declaration of a tensor, made before its first use. Every worker of `ranks` must
+// declare the same.
 struct TensorDeclaration {
   // Unique in the job. At most kMaxNameBytes; a scheduler lets no name pass that is longer than its
   // setting max-name-bytes, which is 255 unless it is set.
@@ -44,6 +45,7 @@ struct TensorDeclaration {
   bool fuse = false;
   // Only tensors of one group share a frame, because a frame has one learning rate.
   uint32_t group = 0;
+  RankGroup ranks;  // the workers that exchange it; no other has anything of it
 
   bool operator==(const TensorDeclaration&) const = default;
 };
@@ -70,6 +72,7 @@ struct KeyEntry {
   SharedText rule = "mean";
   uint64_t warmup_steps = 0;
   float momentum = 0.0f;
+  RankGroup ranks;  // as those of its tensors
   KeySegments segments;
   uint64_t elements = 0;  // of all segments
 
@@ -98,6 +101,10 @@ struct CatalogueDelta {
   std::vector<NodeId> owners;  // servers, by index in `keys`
   // Keys of earlier versions that are given up, because all workers are done with their tensors.
   std::vector<Key> retired;
+
+  // Returns whether it adds a tensor that the worker of this rank exchanges: all tensors of a delta
+  // have the same ranks.
+  bool Concerns(Rank rank) const { return !tensors.empty() && tensors[0].ranks.Has(rank); }
 
   bool operator==(const CatalogueDelta&) const = default;
 };

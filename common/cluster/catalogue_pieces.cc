@@ -77,7 +77,9 @@ class Cutter {
         value.push_spec.str() + '\n' + value.pull_spec.str() + '\n' + value.rule.str();
     if (specs == specs_ && used_ > 0) return 0;
     specs_ = specs;
-    return kTraitsBytes + specs.size();
+    // All of a delta have the same ranks, of five bytes at most.
+    const size_t ranks = value.ranks.is_all() ? 0 : value.ranks.ranks().size();
+    return kTraitsBytes + specs.size() + 5 * ranks;
   }
 
   const CatalogueDelta& delta_;
@@ -104,7 +106,8 @@ std::vector<std::string> PiecesOf(const CatalogueDelta& delta, size_t piece_byte
 
 absl::StatusOr<SharedDelta> ReadDelta(
     uint32_t version,
-    const std::function<absl::Status(uint32_t piece, wire::CataloguePiece*)>& fetch) {
+    const std::function<absl::Status(uint32_t piece, wire::CataloguePiece*)>& fetch,
+    uint32_t until) {
   auto whole = std::make_shared<CatalogueDelta>();
   uint32_t pieces = 1;
   for (uint32_t i = 0; i < pieces; ++i) {
@@ -119,7 +122,8 @@ absl::StatusOr<SharedDelta> ReadDelta(
     }
     // Each piece comes by a call of its own: a piece of another version must not be mixed in.
     if (message.piece() != i || message.pieces() != pieces || its_version != whole->version ||
-        its_version.catalogue != version || message.first_tensor() != whole->first_tensor) {
+        its_version.catalogue < version || its_version.catalogue > std::max(version, until) ||
+        message.first_tensor() != whole->first_tensor) {
       return InvalidArgument("piece %d of catalogue %d is not what came for it", i, version);
     }
     BDN_RETURN_IF_ERROR(ReadMore(message, whole.get()));

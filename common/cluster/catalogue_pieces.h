@@ -24,11 +24,12 @@ inline constexpr size_t kPieceBytes = size_t{512} << 10;
 std::vector<std::string> PiecesOf(const CatalogueDelta& delta, size_t piece_bytes = kPieceBytes);
 
 // Puts a version together from its pieces, which `fetch` fetches one after the other. Returns the
-// error of `fetch`, or InvalidArgument where the pieces are not of one version or CheckDelta
-// refuses the whole.
+// error of `fetch`, or InvalidArgument where the pieces are not of one version, from `version` to
+// `until` (0: of `version` alone), or CheckDelta refuses the whole.
 absl::StatusOr<SharedDelta> ReadDelta(
     uint32_t version,
-    const std::function<absl::Status(uint32_t piece, bandoneon::control::CataloguePiece*)>& fetch);
+    const std::function<absl::Status(uint32_t piece, bandoneon::control::CataloguePiece*)>& fetch,
+    uint32_t until = 0);
 
 }  // namespace bdn
 

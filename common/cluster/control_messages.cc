@@ -41,6 +41,18 @@ absl::StatusOr<Role> ReadRole(uint32_t value) {
   return static_cast<Role>(value);
 }
 
+template <typename Message>
+void WriteRanks(const RankGroup& group, Message* message) {
+  if (group.is_all()) return;
+  for (const Rank rank : group.ranks()) message->add_ranks(rank);
+}
+
+template <typename Message>
+absl::StatusOr<RankGroup> ReadRanks(const Message& message) {
+  if (message.ranks_size() == 0) return RankGroup();
+  return RankGroup::Of({message.ranks().begin(), message.ranks().end()});
+}
+
 // The traits of the tensors and keys of a message, each set written once. Traits are what many of
 // them have in common.
 class TraitsWriter {
@@ -57,7 +69,8 @@ class TraitsWriter {
                   value.pull_spec,
                   value.rule,
                   value.warmup_steps,
-                  std::bit_cast<uint32_t>(value.momentum)};
+                  std::bit_cast<uint32_t>(value.momentum),
+                  value.ranks};
     const auto [place, is_new] =
         places_.try_emplace(std::move(traits), static_cast<uint32_t>(places_.size()));
     if (is_new) {
@@ -69,13 +82,14 @@ class TraitsWriter {
       message->set_rule(value.rule);
       message->set_warmup_steps(value.warmup_steps);
       message->set_momentum(value.momentum);
+      WriteRanks(value.ranks, message);
     }
     return place->second;
   }
 
  private:
-  using Traits =
-      std::tuple<uint32_t, uint32_t, std::string, std::string, std::string, uint64_t, uint32_t>;
+  using Traits = std::tuple<uint32_t, uint32_t, std::string, std::string, std::string, uint64_t,
+                            uint32_t, RankGroup>;
   google::protobuf::RepeatedPtrField<wire::Traits>* const all_;
   std::map<Traits, uint32_t> places_;
 };
@@ -109,6 +123,7 @@ class TraitsReader {
     traits->rule = message.rule();
     traits->warmup_steps = message.warmup_steps();
     traits->momentum = message.momentum();
+    BDN_ASSIGN_OR_RETURN(traits->ranks, ReadRanks(message));
     return absl::OkStatus();
   }
 
@@ -169,6 +184,7 @@ absl::Status ReadKey(const wire::KeyEntry& from, TraitsReader* all_traits, Catal
     fresh.rule = traits->rule;
     fresh.warmup_steps = traits->warmup_steps;
     fresh.momentum = traits->momentum;
+    fresh.ranks = traits->ranks;
     delta->owners.push_back(from.owner());
   }
   KeyEntry& key = delta->keys.back();
@@ -464,6 +480,7 @@ void Write(const DeclarationPart& part, wire::DeclareRequest* message) {
   message->set_digest(part.digest);
   message->set_count(part.count);
   message->set_first(part.first);
+  WriteRanks(part.ranks, message);
   TraitsWriter traits(message->mutable_traits());
   WriteTensors(part.tensors, &traits, message);
 }
@@ -695,6 +712,7 @@ absl::StatusOr<DeclarationPart> Read(const wire::DeclareRequest& message) {
     return InvalidArgument("a digest of %d bytes, more than %d", part.digest.size(),
                            kMaxDigestBytes);
   }
+  BDN_ASSIGN_OR_RETURN(part.ranks, ReadRanks(message));
   TraitsReader traits(message.traits());
   BDN_RETURN_IF_ERROR(ReadTensors(message, &traits, &part.tensors));
   return part;

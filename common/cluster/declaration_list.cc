@@ -54,11 +54,17 @@ class Chain {
   uint64_t second_ = 2;
 };
 
+// Returns a hash of the facts that most tensors of a list share.
 Hash HashOfSpecs(const TensorDeclaration& tensor) {
   Chain chain;
   chain.Add(tensor.push_spec);
   chain.Add(tensor.pull_spec);
   chain.Add(tensor.rule);
+  // All workers are told from any list by the count.
+  chain.Add(tensor.ranks.is_all() ? 0 : tensor.ranks.ranks().size());
+  if (!tensor.ranks.is_all()) {
+    for (const Rank rank : tensor.ranks.ranks()) chain.Add(static_cast<uint64_t>(rank));
+  }
   return chain.hash();
 }
 
@@ -83,7 +89,7 @@ Hash HashOf(const TensorDeclaration& tensor, const Hash& specs) {
 size_t BytesOf(const TensorDeclaration& tensor) {
   constexpr size_t kNumbers = 64;
   return kNumbers + tensor.name.size() + tensor.push_spec.size() + tensor.pull_spec.size() +
-         tensor.rule.size();
+         tensor.rule.size() + (tensor.ranks.is_all() ? 0 : tensor.ranks.ranks().size());
 }
 
 // Fills a part with the tensors from `first` on: as many as fit, and at least one.
@@ -106,7 +112,8 @@ std::string DigestOf(std::span<const TensorDeclaration> tensors) {
   Hash specs;
   for (const TensorDeclaration& tensor : tensors) {
     if (before == nullptr || tensor.push_spec != before->push_spec ||
-        tensor.pull_spec != before->pull_spec || tensor.rule != before->rule) {
+        tensor.pull_spec != before->pull_spec || tensor.rule != before->rule ||
+        tensor.ranks != before->ranks) {
       specs = HashOfSpecs(tensor);
     }
     before = &tensor;
@@ -133,6 +140,7 @@ std::string DescribeDifference(const TensorDeclaration& mine, const TensorDeclar
   say(mine.warmup_steps != other.warmup_steps, absl::StrFormat("warmup=%d", mine.warmup_steps));
   say(mine.momentum != other.momentum, absl::StrFormat("momentum=%.9g", mine.momentum));
   say(mine.group != other.group, absl::StrFormat("group=%d", mine.group));
+  say(mine.ranks != other.ranks, "of " + mine.ranks.ToString());
   say(mine.fuse != other.fuse, absl::StrFormat("fuse=%s", mine.fuse ? "true" : "false"));
   return text;
 }
@@ -177,13 +185,14 @@ absl::Status WithAdviceToClose(const absl::Status& failure, const std::string& t
 }
 
 absl::StatusOr<DeclarationAnswer> SendDeclaration(
-    std::span<const TensorDeclaration> tensors, bool begins_with_list,
+    std::span<const TensorDeclaration> tensors, Rank rank,
     const std::function<absl::StatusOr<DeclarationAnswer>(DeclarationPart)>& call) {
   BDN_RETURN_IF_ERROR(CheckDeclarations(tensors));
-  const DeclarationPart head{.digest = DigestOf(tensors),
-                             .count = static_cast<uint32_t>(tensors.size())};
+  const RankGroup ranks = tensors.empty() ? RankGroup() : tensors[0].ranks;
+  const DeclarationPart head{
+      .ranks = ranks, .digest = DigestOf(tensors), .count = static_cast<uint32_t>(tensors.size())};
   DeclarationAnswer answer;
-  if (begins_with_list) answer.wanted_from = 0;
+  if (rank == (ranks.is_all() ? 0 : ranks.ranks().front())) answer.wanted_from = 0;
   do {
     DeclarationPart part = head;
     if (answer.wanted_from.has_value()) FillPart(tensors, *answer.wanted_from, &part);

@@ -41,6 +41,7 @@ absl::Status WithAdviceToClose(const absl::Status& failure, const std::string& t
 // The part of a declaration that one call sends.
 struct DeclarationPart {
   uint64_t number = 0;  // tells it from the worker's next declaration; 0: it is not told apart
+  RankGroup ranks;      // the workers that make this declaration: those of all its tensors
   std::string digest;   // of the whole list
   uint32_t count = 0;   // tensors of the whole list
   uint32_t first = 0;   // position of tensors[0] in the list
@@ -55,12 +56,12 @@ struct DeclarationAnswer {
   PlacementVersion version;  // once done: the first placement that includes all of the tensors
 };
 
-// Sends `tensors` by as many calls as it takes, and returns the answer to the last.
-// `begins_with_list` is for the worker of rank 0, whose list is wanted anyway. Returns
+// Sends `tensors`, all of the same ranks, by as many calls as it takes, and returns the answer to
+// the last. `rank` is the caller's: the list of the lowest rank is wanted anyway. Returns
 // InvalidArgument as CheckDeclarations, before any call; Internal where an answer wants a position
 // that the list lacks or that an earlier call began with; or the error of a call.
 absl::StatusOr<DeclarationAnswer> SendDeclaration(
-    std::span<const TensorDeclaration> tensors, bool begins_with_list,
+    std::span<const TensorDeclaration> tensors, Rank rank,
     const std::function<absl::StatusOr<DeclarationAnswer>(DeclarationPart)>& call);
 
 }  // namespace bdn

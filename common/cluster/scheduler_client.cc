@@ -65,7 +65,7 @@ class GrpcControlPlane final : public ControlPlane {
 
  private:
   absl::StatusOr<DeclarationAnswer> SayPart(const DeclarationPart& part, absl::Duration timeout);
-  absl::StatusOr<SharedDelta> FetchDelta(uint32_t version, absl::Time deadline);
+  absl::StatusOr<SharedDelta> FetchDelta(uint32_t version, uint32_t until, absl::Time deadline);
   absl::StatusOr<Met> Arrive(const std::string& barrier, absl::Duration timeout);
 
   void RunHeartbeats();
@@ -178,18 +178,18 @@ absl::StatusOr<DeclareResult> GrpcControlPlane::Declare(
   const absl::Time deadline = clock_->Now() + timeout;
   uint32_t declared;
   uint64_t number;
-  bool is_first;
+  Rank rank;
   {
     MutexLock lock(&mu_);
     declared = declared_;
-    is_first = rank_ == 0;
+    rank = rank_;
     number = declaration_;
   }
   DeclarationAnswer answer;
   const absl::Status status = calls_.Retry(deadline, [&]() -> absl::Status {
     // Retired names are flushed first: otherwise these names would be taken for the old tensors.
     BDN_RETURN_IF_ERROR(FlushRetired(deadline));
-    BDN_ASSIGN_OR_RETURN(answer, SendDeclaration(tensors, is_first, [&](DeclarationPart part) {
+    BDN_ASSIGN_OR_RETURN(answer, SendDeclaration(tensors, rank, [&](DeclarationPart part) {
                            part.number = number;
                            return SayPart(part, deadline - clock_->Now());
                          }));
@@ -206,7 +206,9 @@ absl::StatusOr<DeclareResult> GrpcControlPlane::Declare(
   BDN_RETURN_IF_ERROR(status);
   DeclareResult result;
   while (declared < answer.version.catalogue) {
-    BDN_ASSIGN_OR_RETURN(result.emplace_back(), FetchDelta(++declared, deadline + kAnswerGrace));
+    BDN_ASSIGN_OR_RETURN(result.emplace_back(), FetchDelta(declared + 1, answer.version.catalogue,
+                                                           deadline + kAnswerGrace));
+    declared = result.back()->version.catalogue;
   }
   MutexLock lock(&mu_);
   declared_ = declared;
@@ -225,14 +227,17 @@ absl::StatusOr<DeclarationAnswer> GrpcControlPlane::SayPart(const DeclarationPar
   return Read(reply);
 }
 
-absl::StatusOr<SharedDelta> GrpcControlPlane::FetchDelta(uint32_t version, absl::Time deadline) {
-  return ReadDelta(version, [&](uint32_t piece, wire::CataloguePiece* message) {
+absl::StatusOr<SharedDelta> GrpcControlPlane::FetchDelta(uint32_t version, uint32_t until,
+                                                         absl::Time deadline) {
+  const auto fetch = [&](uint32_t piece, wire::CataloguePiece* message) {
     wire::CatalogueRequest request;
     calls_.SetCaller(request.mutable_caller());
     request.set_version(version);
+    request.set_until(until);
     request.set_piece(piece);
     return calls_.Catalogue(request, deadline, message);
-  });
+  };
+  return ReadDelta(version, fetch, until);
 }
 
 void GrpcControlPlane::Retire(const std::vector<uint32_t>& tensors) {
@@ -472,7 +477,7 @@ void GrpcControlPlane::Watch(Events events) {
   MutexLock lock(&mu_);
   if (calls_.is_closed() || event_thread_.joinable()) return;
   const auto fetch = [this](uint32_t version) {
-    return FetchDelta(version, absl::InfiniteFuture());
+    return FetchDelta(version, 0, absl::InfiniteFuture());
   };
   event_thread_ = StartThread("bdn-events", [this, fetch, events = std::move(events)] {
     ReadEvents(EventDelivery(events, fetch));

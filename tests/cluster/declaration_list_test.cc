@@ -58,8 +58,8 @@ TEST(DeclarationList, ADigestDependsOnEveryField) {
 TEST(DeclarationList, SendsADigestAndTheListOnlyWhereItIsWanted) {
   const std::vector<TensorDeclaration> tensors = Tensors(3);
   std::vector<size_t> sent;
-  const auto answer = SendDeclaration(
-      tensors, false, [&](DeclarationPart part) -> absl::StatusOr<DeclarationAnswer> {
+  const auto answer =
+      SendDeclaration(tensors, 1, [&](DeclarationPart part) -> absl::StatusOr<DeclarationAnswer> {
         EXPECT_EQ(part.digest, DigestOf(tensors));
         EXPECT_EQ(part.count, 3u);
         sent.push_back(part.tensors.size());
@@ -71,13 +71,43 @@ TEST(DeclarationList, SendsADigestAndTheListOnlyWhereItIsWanted) {
   EXPECT_THAT(sent, ElementsAre(0, 3));
 }
 
+TEST(DeclarationList, TheLowestRankOfAGroupBeginsWithTheList) {
+  std::vector<TensorDeclaration> tensors = Tensors(2);
+  for (TensorDeclaration& tensor : tensors) tensor.ranks = *RankGroup::Of({3, 1});
+  const auto first_of = [&](Rank rank) {
+    size_t first = 0;
+    const auto answer = SendDeclaration(
+        tensors, rank, [&](DeclarationPart part) -> absl::StatusOr<DeclarationAnswer> {
+          first = part.tensors.size();
+          EXPECT_EQ(part.ranks, tensors[0].ranks);
+          return DeclarationAnswer{.version = {1, 1}};
+        });
+    EXPECT_TRUE(answer.ok()) << answer.status();
+    return first;
+  };
+  EXPECT_EQ(first_of(1), 2u);
+  EXPECT_EQ(first_of(3), 0u);
+}
+
+TEST(DeclarationList, TensorsOfOtherRanksAreOthers) {
+  const TensorDeclaration all = Tensor("a");
+  TensorDeclaration some = all;
+  some.ranks = *RankGroup::Of({0, 1});
+  TensorDeclaration others = all;
+  others.ranks = *RankGroup::Of({0, 2});
+  EXPECT_NE(DigestOf(std::vector{all}), DigestOf(std::vector{some}));
+  EXPECT_NE(DigestOf(std::vector{some}), DigestOf(std::vector{others}));
+  EXPECT_EQ(DescribeDifference(some, others), "of ranks 0, 1");
+  EXPECT_EQ(DescribeDifference(all, others), "of all ranks");
+}
+
 TEST(DeclarationList, ALongListGoesInPartsInOrder) {
   std::vector<TensorDeclaration> tensors = Tensors(5000);
   for (TensorDeclaration& tensor : tensors) tensor.name += std::string(200, 'x');
   std::vector<TensorDeclaration> received;
   int calls = 0;
-  const auto answer = SendDeclaration(
-      tensors, true, [&](DeclarationPart part) -> absl::StatusOr<DeclarationAnswer> {
+  const auto answer =
+      SendDeclaration(tensors, 0, [&](DeclarationPart part) -> absl::StatusOr<DeclarationAnswer> {
         ++calls;
         EXPECT_EQ(part.first, received.size());
         received.insert(received.end(), part.tensors.begin(), part.tensors.end());
@@ -95,7 +125,7 @@ TEST(DeclarationList, WhatIsWrongWithTheListIsSaidBeforeAnyCall) {
     return absl::InternalError("called");
   };
   const auto message = [&](const std::vector<TensorDeclaration>& tensors) {
-    return std::string(SendDeclaration(tensors, true, never).status().message());
+    return std::string(SendDeclaration(tensors, 0, never).status().message());
   };
   EXPECT_THAT(message({Tensor("a"), Tensor("a")}), HasSubstr("'a': it is declared twice"));
   EXPECT_THAT(message({{.name = "none"}}), HasSubstr("'none': it has no elements"));
@@ -109,10 +139,10 @@ TEST(DeclarationList, WhatIsWrongWithTheListIsSaidBeforeAnyCall) {
 
 TEST(DeclarationList, ASchedulerThatWantsWhatThereIsNotEndsIt) {
   for (const uint32_t place : {0u, 2u, 9u}) {
-    const auto answer = SendDeclaration(Tensors(2), true,
-                                        [&](DeclarationPart) -> absl::StatusOr<DeclarationAnswer> {
-                                          return DeclarationAnswer{.wanted_from = place};
-                                        });
+    const auto answer =
+        SendDeclaration(Tensors(2), 0, [&](DeclarationPart) -> absl::StatusOr<DeclarationAnswer> {
+          return DeclarationAnswer{.wanted_from = place};
+        });
     EXPECT_EQ(answer.status().code(), absl::StatusCode::kInternal);
   }
 }

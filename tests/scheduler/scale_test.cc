@@ -39,6 +39,35 @@ class SimulatedJob {
     job_ = std::make_unique<Job>(options, now_);
   }
 
+  // What it costs to declare the tensors in so many groups of as many workers, each its share.
+  Cost DeclareInGroups(int groups) {
+    JoinAll();
+    const int members = workers_ / groups;
+    Count("declare", [&] {
+      for (int group = 0; group < groups; ++group) {
+        std::vector<Rank> ranks;
+        for (int i = 0; i < members; ++i) ranks.push_back(group + i * groups);
+        std::vector<TensorDeclaration> tensors =
+            Tensors("shard " + std::to_string(group), tensors_ / groups);
+        const RankGroup among = groups > 1 ? *RankGroup::Of(ranks) : RankGroup();
+        for (TensorDeclaration& tensor : tensors) tensor.ranks = among;
+        DeclarationPart part{.ranks = tensors[0].ranks,
+                             .digest = DigestOf(tensors),
+                             .count = static_cast<uint32_t>(tensors.size()),
+                             .tensors = tensors};
+        for (const Rank rank : ranks) {
+          job_->Declare(static_cast<NodeId>(rank + 1), part, absl::InfiniteFuture(), now_);
+          part.tensors.clear();
+        }
+      }
+      for (NodeId server = Workers() + 1; server <= Workers() + kServers; ++server) {
+        EXPECT_TRUE(job_->AcknowledgePlacement(server, job_->declarations().version(), now_).ok());
+      }
+      EXPECT_EQ(job_->TakeCompletions().size(), Workers());
+    });
+    return cost_;
+  }
+
   // By the part of its life.
   Cost Run() {
     Count("join", [this] { JoinAll(); });
@@ -133,6 +162,12 @@ void ExpectLinear(const Cost& small, const Cost& large, double growth) {
   for (const auto& [what, cost] : large) {
     EXPECT_LE(cost, small.at(what) * growth * 1.25 + 200) << what << " grew " << growth << " times";
   }
+}
+
+TEST(Scale, TensorsOfManyGroupsCostAsMuchAsThoseOfOne) {
+  const double one = SimulatedJob(1000, 10000).DeclareInGroups(1)["declare"];
+  const double many = SimulatedJob(1000, 10000).DeclareInGroups(125)["declare"];
+  EXPECT_LE(many, 1.2 * one);
 }
 
 TEST(Scale, TenTimesTheWorkersCostTenTimesAsMuch) {

@@ -64,9 +64,20 @@ TEST_F(TensorTableTest, ALaterVersionAdds) {
 
 TEST_F(TensorTableTest, RefusesAVersionThatDoesNotFollow) {
   ASSERT_TRUE(Add().ok());
-  ExpectContradiction("catalogue 1 begins at tensor 0, and 1 are here");
-  delta_.first_tensor = 2;
-  ExpectContradiction("begins at tensor 2, and 1 are here");
+  ExpectContradiction("catalogue 1 begins at tensor 0, and ids below 1 are here");
+}
+
+TEST_F(TensorTableTest, LeavesOutTheTensorsOfGroupsToWhichItDoesNotBelong) {
+  delta_.first_tensor = 5;
+  for (KeyEntry& key : delta_.keys) {
+    key.key = Key::Of(5, key.key.partition());
+    for (KeySegment& segment : key.segments) segment.tensor = 5;
+  }
+  ASSERT_TRUE(Add().ok());
+  MutexLock lock(table_.mutex());
+  EXPECT_EQ(table_.size(), 1u);
+  ASSERT_NE(table_.FindId("w"), nullptr);
+  EXPECT_EQ(*table_.FindId("w"), 5u);
 }
 
 TEST_F(TensorTableTest, RefusesAKeyThatIsHereAlready) {

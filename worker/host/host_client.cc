@@ -20,6 +20,14 @@ constexpr uint64_t kNoLimit = ~uint64_t{0};
 constexpr absl::Duration kTimeToDescribe = absl::Seconds(2);
 constexpr absl::Duration kTimeToCount = absl::Seconds(2);
 
+// Returns the error of a call that is of some ranks alone: the daemon gathers all of its processes.
+absl::Status NoGroup(const std::string& what) {
+  return absl::UnimplementedError(
+      what +
+      ": a process that takes part through its host's daemon exchanges with all ranks; start the "
+      "workers without a daemon to exchange among some of them");
+}
+
 constexpr Family kCopied = {
     "host_copied_bytes", Metric::Kind::kCounter,
     "So many bytes were copied for the daemon to read (push), and of results out of its memory "
@@ -89,6 +97,9 @@ HostClient::~HostClient() {
 
 absl::StatusOr<std::vector<uint32_t>> HostClient::Declare(std::vector<TensorDeclaration> tensors,
                                                           absl::Duration timeout) {
+  for (const TensorDeclaration& tensor : tensors) {
+    if (!tensor.ranks.is_all()) return NoGroup(absl::StrFormat("tensor '%s'", tensor.name));
+  }
   MutexLock one_at_a_time(&declaring_);
   BDN_ASSIGN_OR_RETURN(std::vector<TensorDeclaration> fresh, pushes_.FindNew(&tensors));
   // Before the call, so that a mistake is an error of this process alone.
@@ -126,6 +137,7 @@ absl::Status HostClient::Broadcast(const std::string& name, MutableByteSpan data
     return InvalidArgument("broadcast '%s': root %d is not one of %d workers", name, root,
                            joined_size());
   }
+  if (!GroupInName(name).is_all()) return NoGroup(absl::StrFormat("broadcast '%s'", name));
   BDN_RETURN_IF_ERROR(pushes_.Check());
   if (data.empty()) return absl::OkStatus();
   wire::Call call;
@@ -149,6 +161,7 @@ absl::StatusOr<std::vector<Rank>> HostClient::Boundary(absl::Duration) {
 
 absl::StatusOr<std::vector<Rank>> HostClient::Meet(const std::string& name,
                                                    absl::Duration timeout) {
+  if (!GroupInName(name).is_all()) return NoGroup(absl::StrFormat("barrier '%s'", name));
   BDN_RETURN_IF_ERROR(pushes_.Check());
   wire::Call call;
   call.set_barrier(name);

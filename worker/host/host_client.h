@@ -54,7 +54,8 @@ class HostClient final : public Client {
 
   Rank rank() const override { return channel_.rank(); }
   int joined_size() const override { return channel_.joined_size(); }
-  Presence presence() const override { return channel_.presence(); }
+  // A group of ranks is all of them, as it cannot be another here.
+  Presence PresenceAmong(const RankGroup&) const override { return channel_.presence(); }
   std::shared_ptr<MemoryDomain> memory() override { return arena_; }
   absl::StatusOr<std::vector<uint32_t>> Declare(std::vector<TensorDeclaration> tensors,
                                                 absl::Duration timeout) override;

@@ -307,15 +307,23 @@ void RecoveryTable::Trim(Log* log, Step saved) {
 // ---- snapshots
 
 bool RecoveryTable::IsHolder(const Log& log) const {
-  const size_t workers = std::max<size_t>(1, options_.processes.size());
-  const size_t present = workers - std::min(workers - 1, membership_->vacant.size());
-  const Key key = log.facts.key;
-  size_t place = (uint64_t{key.tensor()} + key.partition()) % present;
-  for (Rank rank = 0; static_cast<size_t>(rank) < workers; ++rank) {
-    if (membership_->IsVacant(rank)) continue;
-    if (place-- == 0) return rank == options_.rank;
+  // This worker's place among those of the key that are present, and their number.
+  size_t place = 0;
+  size_t present = 0;
+  if (log.facts.ranks.is_all()) {
+    const size_t workers = std::max<size_t>(1, options_.processes.size());
+    present = workers - std::min(workers - 1, membership_->vacant.size());
+    const auto below = std::ranges::lower_bound(membership_->vacant, options_.rank);
+    place = static_cast<size_t>(options_.rank - (below - membership_->vacant.begin()));
+  } else {
+    for (const Rank rank : log.facts.ranks.ranks()) {
+      if (membership_->IsVacant(rank)) continue;
+      place += rank < options_.rank ? 1 : 0;
+      ++present;
+    }
   }
-  return false;
+  const Key key = log.facts.key;
+  return present > 0 && (uint64_t{key.tensor()} + key.partition()) % present == place;
 }
 
 bool RecoveryTable::IsSnapshotDue(const Log& log) const {

@@ -50,6 +50,7 @@ class RecoveryTable {
     uint32_t catalogue_version = 0;
     bool is_dense = true;
     uint64_t elements = 0;
+    RankGroup ranks;     // the workers that exchange it
     std::string tensor;  // for errors
     // A snapshot is fetched each so many steps; 0: rounds leave no state at the server.
     uint32_t snapshot_every = 0;
