@@ -25,7 +25,7 @@ from ctypes import (
 
 from . import errors
 
-ABI_VERSION = 11
+ABI_VERSION = 12
 
 OK = 0
 CANCELLED = 1
@@ -75,6 +75,8 @@ class Declaration(ctypes.Structure):
         ("momentum", c_float),
         ("group", c_uint32),
         ("rule", c_char_p),
+        ("ranks", POINTER(c_int32)),
+        ("num_ranks", c_size_t),
     ]
 
 
@@ -121,6 +123,7 @@ _FUNCTIONS = {
     "bdn_leave_at_exit": (c_int, [c_void_p, c_char_p]),
     "bdn_rank": (c_int, [c_void_p]),
     "bdn_size": (c_int, [c_void_p]),
+    "bdn_size_among": (c_int, [c_void_p, POINTER(c_int32), c_size_t, POINTER(c_int32)]),
     "bdn_is_candidate": (c_int, [c_void_p]),
     "bdn_candidates": (c_int, [c_void_p]),
     "bdn_boundary": (c_int, [c_void_p, c_double, POINTER(c_int32), c_size_t, POINTER(c_size_t)]),
@@ -154,6 +157,7 @@ _FUNCTIONS = {
     "bdn_describe_devices": (c_int, [POINTER(Options), c_char_p, c_size_t, POINTER(c_size_t)]),
     "bdn_alloc": (c_int, [c_void_p, c_uint64, POINTER(c_void_p)]),
     "bdn_free_memory": (None, [c_void_p]),
+    "bdn_name_among": (c_size_t, [c_char_p, POINTER(c_int32), c_size_t, c_char_p, c_size_t]),
     "bdn_broadcast": (c_int, [c_void_p, c_char_p, c_void_p, c_uint64, c_int, c_double]),
     "bdn_barrier": (c_int, [c_void_p, c_char_p, c_double]),
     "bdn_meet": (c_int, [c_void_p, c_char_p, c_double, POINTER(c_int32), c_size_t, POINTER(c_size_t)]),

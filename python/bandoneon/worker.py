@@ -52,6 +52,7 @@ class Declaration:
     fuse: bool = False
     group: int = 0  # only tensors of one group are fused: those of one learning rate
     rule: str = "mean"
+    ranks: tuple[int, ...] | None = None  # those that exchange it; None for all workers
 
 
 class Push(_native.Push):
@@ -151,6 +152,32 @@ class Worker:
         self.rank: int = self._lib.bdn_rank(self._handle)
         # The number of workers that have joined: all ranks are below it, whoever is lost later.
         self.size: int = self._lib.bdn_joined_size(self._handle)
+
+    # A worker as its group sees it has others: WorkerGroup.
+
+    @property
+    def whole(self) -> Worker:
+        """The worker itself."""
+        return self
+
+    def named(self, name: str) -> str:
+        """The name that its group uses for `name`, among all names of the job."""
+        return name
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        """The ranks that a mean is of, rising, whoever is lost."""
+        return range(self.size)
+
+    @property
+    def sharers(self) -> int:
+        """How many they are."""
+        return self.size
+
+    @property
+    def place(self) -> int:
+        """This worker's place among them."""
+        return self.rank
 
     def count_present(self) -> int:
         """How many workers the job has that were not lost, as far as this one has heard."""
@@ -528,13 +555,15 @@ class Worker:
             lambda lib, handle: lib.bdn_barrier(handle, _native.c_text("barrier", name), _seconds(timeout))
         )
 
-    def present(self, timeout: float | None = None) -> list[int]:
+    def present(self, timeout: float | None = None, name: str = "present") -> list[int]:
         """Waits for all workers, as barrier() does, and returns the ranks of those that are present, rising: the
-        same list in all. Once a worker was lost its rank is vacant, and the others keep theirs."""
+        same list in all. Once a worker was lost its rank is vacant, and the others keep theirs. `name` is the
+        barrier's."""
+        met = _native.c_text("barrier", name)
         ranks = (c_int32 * self.size)()
         count = c_size_t()
         self._blocking(
-            lambda lib, handle: lib.bdn_meet(handle, b"present", _seconds(timeout), ranks, self.size, byref(count))
+            lambda lib, handle: lib.bdn_meet(handle, met, _seconds(timeout), ranks, self.size, byref(count))
         )
         return list(ranks)[: count.value]
 
@@ -774,6 +803,8 @@ def _c_declaration(item: Declaration) -> _native.Declaration:
         momentum=item.momentum,
         group=item.group,
         rule=_native.c_text(f"tensor {item.name!r}: rule", item.rule),
+        ranks=None if item.ranks is None else (c_int32 * len(item.ranks))(*item.ranks),
+        num_ranks=0 if item.ranks is None else len(item.ranks),
     )
 
 

@@ -152,6 +152,44 @@ static void errors(bdn_worker* worker, uint32_t id) {
   expect(bdn_codec_traits("onebot", &traits) == BDN_INVALID_ARGUMENT, "no codec has no traits");
 }
 
+/* Each worker is a group of its own, in which the mean is what it pushes. */
+static void groups(bdn_worker* worker, int rank) {
+  const int32_t alone[1] = {rank};
+  const int32_t twice[2] = {rank, rank};
+  int32_t first = -1;
+  char name[64];
+  bdn_declaration tensor;
+  bdn_result result;
+  uint32_t id = 0;
+  float data[ELEMENTS];
+  uint64_t told = (uint64_t)rank + 7;
+  int i;
+
+  memset(&tensor, 0, sizeof tensor);
+  tensor.struct_size = sizeof tensor;
+  snprintf(name, sizeof name, "of rank %d", rank);
+  tensor.name = name;
+  tensor.elements = ELEMENTS;
+  tensor.dtype = BDN_FLOAT32;
+  tensor.ranks = twice;
+  tensor.num_ranks = 2;
+  expect(bdn_declare(worker, &tensor, 1, &id, 60.0) == BDN_INVALID_ARGUMENT, "a rank twice");
+  tensor.ranks = alone;
+  tensor.num_ranks = 1;
+  must(bdn_declare(worker, &tensor, 1, &id, 60.0), "bdn_declare of a group");
+  for (i = 0; i < ELEMENTS; ++i) data[i] = (float)(i + rank);
+  push_and_wait(worker, id, data, &result);
+  for (i = 0; i < ELEMENTS; ++i) expect(data[i] == (float)(i + rank), "the mean of one");
+
+  expect(bdn_size_among(worker, alone, 1, &first) == 1 && first == rank, "it is there");
+  expect(bdn_size_among(worker, twice, 2, &first) == 0 && first == -1, "no list of ranks");
+  expect(bdn_name_among("told", twice, 2, name, sizeof name) == 0, "no name of no list");
+  expect(bdn_name_among("told", alone, 1, name, sizeof name) == strlen(name) + 1, "its size");
+  must(bdn_broadcast(worker, name, &told, sizeof told, rank, 60.0), "bdn_broadcast in a group");
+  expect(told == (uint64_t)rank + 7, "its own");
+  must(bdn_barrier(worker, name, 60.0), "bdn_barrier of a group");
+}
+
 static void* run(void* argument) {
   const int rank = *(int*)argument;
   char setting[32];
@@ -253,6 +291,7 @@ static void* run(void* argument) {
   must(bdn_barrier(worker, "end", 60.0), "bdn_barrier");
 
   weights_on_servers(worker);
+  groups(worker, rank);
   errors(worker, id);
   expect(bdn_stats_json(worker, stats, sizeof stats) <= sizeof stats, "statistics fit");
   expect(strstr(stats, "\"bytes_pushed\"") != NULL, "statistics count bytes");

@@ -15,13 +15,13 @@ WORKERS = 2
 class Run:
     """`bandoneon run` with workers that stop at steps 15 and 30 until they are told to go on."""
 
-    def __init__(self, folder, servers, *options):
+    def __init__(self, folder, servers, *options, program=PROGRAM, workers=WORKERS):
         folder.mkdir()
         self.folder = folder
         env = {k: v for k, v in os.environ.items() if not k.startswith("BANDONEON_")}
-        workers = ["-n", str(WORKERS)] if "--hosts" not in options else []
+        workers = ["-n", str(workers)] if "--hosts" not in options else []
         command = [BIN / "bandoneon", "run", *workers, "-s", str(servers), "--seed", "7", "--set", "min-compress-bytes=1", *options,
-                   "--", sys.executable, PROGRAM]
+                   "--", sys.executable, program]
         self.process = Process("run", [str(part) for part in command], env | {"TEST_DIR": str(folder), "TMPDIR": str(folder)})
 
     def go(self, step):
@@ -32,6 +32,13 @@ class Run:
         (guardian,) = children_of(self.process.child.pid)
         (pid,) = [pid for pid in children_of(guardian)
                   if all(word in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().decode() for word in words)]
+        return pid
+
+    def worker(self, rank):
+        """The pid of this worker."""
+        (guardian,) = children_of(self.process.child.pid)
+        (pid,) = [pid for pid in children_of(guardian)
+                  if f"BANDONEON_RANK={rank}" in pathlib.Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")]
         return pid
 
     def end(self):

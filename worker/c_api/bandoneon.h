@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define BDN_ABI_VERSION 11
+#define BDN_ABI_VERSION 12
 #if defined(__GNUC__)
 #define BDN_API __attribute__((visibility("default")))
 #else
@@ -138,6 +138,11 @@ BDN_API int bdn_size(const bdn_worker* worker);
 BDN_API int bdn_joined_size(const bdn_worker* worker);
 /* Returns the lowest rank among them (-1 for NULL). */
 BDN_API int bdn_first_rank(const bdn_worker* worker);
+/* Returns how many of these ranks were not lost, as far as this worker has heard, and gives the
+ * lowest of them in *first (may be NULL), -1 where there is none. 0: `ranks` is no list of ranks,
+ * as bdn_last_error says. */
+BDN_API int bdn_size_among(const bdn_worker* worker, const int32_t* ranks, size_t num_ranks,
+                           int32_t* first);
 
 /* ---- A whole cluster in this process: for tests, sweeps and one-machine experiments ---- */
 
@@ -170,14 +175,20 @@ typedef struct bdn_declaration {
   float momentum;        /* applied before error feedback; 0 for none. Needs push = ef(...) */
   uint32_t group;        /* only tensors of one group are fused, as they share a learning rate */
   const char* rule;      /* the servers' update rule: bdn_rules_help(). NULL for "mean" */
+  /* The ranks of the workers that exchange the tensor, in any order; this worker's is among them.
+   * NULL for all workers. Means and sums are over these workers, and no other one declares the
+   * tensor, sends or is sent anything of it, or holds memory for it. */
+  const int32_t* ranks;
+  size_t num_ranks;
 } bdn_declaration;
 
-/* Declares tensors in forward order, and waits until all workers have declared the same ones (in
- * any order) and the servers are ready. ids[i] gets the number of tensors[i] for later calls. The
- * n-th call of each worker belongs to the n-th calls of the others. A tensor that was declared
- * before with the same facts is answered at once. BDN_INVALID_ARGUMENT names a conflict and both
- * workers, or shows what is wrong with a spec. BDN_NOT_FOUND: a candidate declares what the others
- * have not declared, yet. */
+/* Declares tensors in forward order, and waits until all workers of their ranks have declared the
+ * same ones (in any order) and the servers are ready. ids[i] gets the number of tensors[i] for
+ * later calls. The n-th call of each worker with tensors of the same ranks belongs to the n-th
+ * calls of the others of these; tensors of several groups of ranks may go in one call. A tensor
+ * that was declared before with the same facts is answered at once. BDN_INVALID_ARGUMENT names a
+ * conflict and both workers, or shows what is wrong with a spec. BDN_NOT_FOUND: a candidate
+ * declares what the others have not declared, yet. */
 BDN_API int bdn_declare(bdn_worker* worker, const bdn_declaration* tensors, size_t count,
                         uint32_t* ids, double timeout_seconds);
 
@@ -290,6 +301,13 @@ BDN_API int bdn_wait_stream_all(bdn_worker* worker, const bdn_ticket* tickets, v
  * more. bdn_free_memory frees it, on any thread, also after bdn_free; NULL is ignored. */
 BDN_API int bdn_alloc(bdn_worker* worker, uint64_t bytes, void** out);
 BDN_API void bdn_free_memory(void* memory);
+
+/* Writes the name of a broadcast or of a barrier that is of these ranks alone, in any order: only
+ * they call it, and `root` is one of them. It is "NAME among ranks 0-3, 8"; a name of any origin
+ * that ends so means the same. Returns the size that it needs, with the terminating 0; at most
+ * `capacity` bytes are written. 0: `name` or `ranks` is wrong, as bdn_last_error says. */
+BDN_API size_t bdn_name_among(const char* name, const int32_t* ranks, size_t num_ranks, char* out,
+                              size_t capacity);
 
 /* Overwrites `data` (of `bytes` bytes and any element type) with the root's, on every worker. Parts
  * that a worker has already, by their SHA-256, are not sent to it. Each name with its size is

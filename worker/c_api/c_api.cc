@@ -307,6 +307,21 @@ int bdn_first_rank(const bdn_worker* worker) {
   return worker == nullptr ? -1 : worker->client->presence().first_rank;
 }
 
+int bdn_size_among(const bdn_worker* worker, const int32_t* ranks, size_t num_ranks,
+                   int32_t* first) {
+  bdn::Presence among = {.size = 0, .first_rank = -1};
+  (void)Call([&]() -> absl::Status {
+    if (worker == nullptr || ranks == nullptr) {
+      return bdn::InvalidArgument("worker or ranks is null");
+    }
+    BDN_ASSIGN_OR_RETURN(const bdn::RankGroup group, bdn::ToGroup(ranks, num_ranks));
+    among = worker->client->PresenceAmong(group);
+    return absl::OkStatus();
+  });
+  if (first != nullptr) *first = among.first_rank;
+  return among.size;
+}
+
 int bdn_is_candidate(const bdn_worker* worker) {
   return worker != nullptr && worker->client->is_candidate() ? 1 : 0;
 }
@@ -425,6 +440,19 @@ int bdn_broadcast(bdn_worker* worker, const char* name, void* data, uint64_t byt
     return w.Broadcast(name, {static_cast<std::byte*>(data), bytes}, root,
                        bdn::Timeout(timeout_seconds));
   });
+}
+
+size_t bdn_name_among(const char* name, const int32_t* ranks, size_t num_ranks, char* out,
+                      size_t capacity) {
+  std::string text;
+  const int code = Call([&]() -> absl::Status {
+    if (name == nullptr) return bdn::InvalidArgument("name is null");
+    if (ranks == nullptr) return bdn::InvalidArgument("ranks is null");
+    BDN_ASSIGN_OR_RETURN(const bdn::RankGroup group, bdn::ToGroup(ranks, num_ranks));
+    text = bdn::NameAmong(name, group);
+    return absl::OkStatus();
+  });
+  return code == BDN_OK ? bdn::CopyText(text, out, capacity) : 0;
 }
 
 int bdn_barrier(bdn_worker* worker, const char* name, double timeout_seconds) {

@@ -75,6 +75,14 @@ size_t CopyText(const std::string& text, char* out, size_t capacity) {
   return text.size() + 1;
 }
 
+absl::StatusOr<RankGroup> ToGroup(const int32_t* ranks, size_t count) {
+  if (ranks == nullptr) {
+    if (count > 0) return InvalidArgument("ranks is null, of %d ranks", count);
+    return RankGroup();
+  }
+  return RankGroup::Of({ranks, ranks + count});
+}
+
 absl::StatusOr<TensorDeclaration> ToDeclaration(const bdn_declaration& given) {
   BDN_RETURN_IF_ERROR(CheckStruct(&given, "bdn_declaration"));
   if (given.name == nullptr) return InvalidArgument("a declaration's name is null");
@@ -82,6 +90,7 @@ absl::StatusOr<TensorDeclaration> ToDeclaration(const bdn_declaration& given) {
   if (given.flags & ~static_cast<uint32_t>(BDN_FUSE)) {
     return InvalidArgument("tensor '%s': unknown flags %#x", given.name, given.flags);
   }
+  BDN_ASSIGN_OR_RETURN(RankGroup ranks, ToGroup(given.ranks, given.num_ranks));
   return TensorDeclaration{.name = given.name,
                            .dtype = dtype,
                            .elements = given.elements,
@@ -91,7 +100,8 @@ absl::StatusOr<TensorDeclaration> ToDeclaration(const bdn_declaration& given) {
                            .warmup_steps = given.warmup_steps,
                            .momentum = given.momentum,
                            .fuse = (given.flags & BDN_FUSE) != 0,
-                           .group = given.group};
+                           .group = given.group,
+                           .ranks = std::move(ranks)};
 }
 
 absl::StatusOr<DeviceExchanges::Push> ToPush(const bdn_push* push) {

@@ -46,6 +46,8 @@ absl::StatusOr<StateCall> OfServers(StateCall call, const char* part);
 // Returns the call that sets the update rule of these tensors. InvalidArgument: an argument is
 // null.
 absl::StatusOr<StateCall> SetRule(std::span<const uint32_t> tensors, const char* rule);
+// Returns a group of ranks; of all workers where `ranks` is null.
+absl::StatusOr<RankGroup> ToGroup(const int32_t* ranks, size_t count);
 absl::StatusOr<TensorDeclaration> ToDeclaration(const bdn_declaration& given);
 absl::StatusOr<DeviceExchanges::Push> ToPush(const bdn_push* push);
 

@@ -10,7 +10,7 @@ import torch
 from ..errors import InvalidArgument
 from ..session import default_worker
 from ..worker import Worker
-from .checkpoint import has_local_models, split_module
+from .checkpoint import check_none_is_sharded, has_local_models, split_module
 from .comm_state import CommState, base_rank, check_saved_size
 from .ddp import DDPState
 
@@ -46,6 +46,7 @@ class AppState:
                 f"{type(owner).__name__} exchanges nothing: below DistributedDataParallel give the "
                 "DDPState, AppState(model, optimizer, state)"
             )
+        check_none_is_sharded({"model": model})
         self._model = model
         self._optimizer = optimizer
         self._worker = worker or default_worker()
@@ -71,7 +72,7 @@ class AppState:
 
     @property
     def _own_key(self):
-        return f"rank{base_rank(self._worker.rank, self._saved_size)}"
+        return self._worker.named(f"rank{base_rank(self._worker.place, self._saved_size)}")
 
 
 def _to_bytes(state):

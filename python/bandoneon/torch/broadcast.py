@@ -16,6 +16,7 @@ from ..session import default_worker
 from ..worker import Worker
 from .exchange import push_pull
 from .names import USED_UP
+from .shards import differing_place, is_shard, local_named, places_of
 from .tensors import check_exchangeable, check_writable, host_values, host_zeros
 
 # Small tensors travel together, up to this many bytes, aligned so that any type can be viewed.
@@ -28,15 +29,20 @@ _DENSE_ALONE = (
 )
 
 
-def broadcast_parameters(parameters: Any, root: int = 0, *, worker: Worker | None = None) -> None:
-    """Overwrites parameters and buffers of any type with those of worker `root`. Collective.
+def broadcast_parameters(parameters: Any, root: int | None = None, *, worker: Worker | None = None) -> None:
+    """Overwrites parameters and buffers of any type with those of worker `root`: by default rank 0's, or the lowest
+    rank's of a group. Collective.
 
     `parameters` is a module, a state_dict, or (name, tensor) pairs. What differs in name, shape or
     type from root's is an error that names it. What has root's values already, by its hash, is not sent.
     A worker that joins a job that runs keeps its own, until a TrainingState gives it the others'.
     """
     worker = worker or default_worker()
+    root = worker.ranks[0] if root is None else root
     named = [(name, t) for name, t in _named_tensors(parameters) if t.numel()]
+    if any(is_shard(t) for _, t in named) and not worker.is_candidate():
+        agree(worker, "places", places_of(named), root, differing_place)
+    named = [(name, t) for name, t in local_named(named) if t.numel()]
     for name, tensor in named:
         check_exchangeable(tensor, name, what="", remedy=_DENSE_ALONE)
         check_writable(tensor, name)
@@ -49,11 +55,12 @@ def broadcast_parameters(parameters: Any, root: int = 0, *, worker: Worker | Non
 
 
 def broadcast_optimizer_state(
-    optimizer: torch.optim.Optimizer, root: int = 0, *, worker: Worker | None = None
+    optimizer: torch.optim.Optimizer, root: int | None = None, *, worker: Worker | None = None
 ) -> None:
-    """Gives every worker the optimizer's state and hyperparameters of worker `root`. Collective. A worker that joins a
+    """Gives every worker the optimizer's state and hyperparameters of worker `root`, as broadcast_parameters() does. Collective. A worker that joins a
     job that runs keeps its own, until a TrainingState gives it the others'."""
     worker = worker or default_worker()
+    root = worker.ranks[0] if root is None else root
     if worker.is_candidate():
         return
     payload = b""
@@ -67,13 +74,14 @@ def broadcast_optimizer_state(
         optimizer.load_state_dict(state)
 
 
-def broadcast_object(obj: Any = None, root: int = 0, *, worker: Worker | None = None) -> Any:
-    """What worker `root` gave, at every worker: anything that pickle takes. Collective; what the others
+def broadcast_object(obj: Any = None, root: int | None = None, *, worker: Worker | None = None) -> Any:
+    """What worker `root` gave, by default rank 0 or the lowest of a group, at every worker: anything that pickle takes. Collective; what the others
     give is not looked at. Root gets its own object back, the others get copies.
 
     Unpickling runs what the sender wrote: whoever may join the job is trusted with that.
     """
     worker = worker or default_worker()
+    root = worker.ranks[0] if root is None else root
     _check_is_in(worker, "broadcast_object()")
     payload, failure = _pickled(obj) if worker.rank == root else (b"", None)
     payload = broadcast_bytes(worker, "object", payload, root)

@@ -22,7 +22,7 @@ _BEFORE_THERE_WAS_A_CHOICE = {"average": "after"}
 
 def saved_by(worker, settings):
     """What every comm_state_dict() begins with."""
-    return {"format": _FORMAT, "settings": settings, "rank": worker.rank, "size": worker.size}
+    return {"format": _FORMAT, "settings": settings, "rank": worker.place, "size": worker.sharers}
 
 
 def ranks_for(rank, size, saved_size):
@@ -57,22 +57,22 @@ def fitting_state(state, settings, worker, only_same_size=None):
                 "checkpoint"
             )
     by_rank = {one["rank"]: one for one in states}
-    if saved_size == worker.size:
-        if worker.rank not in by_rank:
+    if saved_size == worker.sharers:
+        if worker.place not in by_rank:
             raise InvalidArgument(
                 f"this state is of worker {states[0]['rank']} of {saved_size}, but this is worker "
-                f"{worker.rank} of {worker.size}; every rank loads its own"
+                f"{worker.place} of {worker.sharers}; every rank loads its own"
             )
-        return by_rank[worker.rank]
-    resized = f"the state is of a job of {saved_size} workers, and this one has {worker.size}"
+        return by_rank[worker.place]
+    resized = f"the state is of a job of {saved_size} workers, and this one has {worker.sharers}"
     if only_same_size:
         raise InvalidArgument(f"{resized}: {only_same_size}")
-    base = base_rank(worker.rank, saved_size)
-    mapped = ranks_for(worker.rank, worker.size, saved_size)
+    base = base_rank(worker.place, saved_size)
+    mapped = ranks_for(worker.place, worker.sharers, saved_size)
     missing = [str(r) for r in sorted({base, *mapped}) if r not in by_rank]
     if missing:
         raise InvalidArgument(
-            f"{resized}: worker {worker.rank} also needs the state of rank {', '.join(missing)}. Give "
+            f"{resized}: worker {worker.place} also needs the state of rank {', '.join(missing)}. Give "
             "load_comm_state_dict() the list of all ranks' states, or use bandoneon.torch.load"
         )
     return _mapped(by_rank[base], [by_rank[r] for r in mapped], worker)
@@ -86,7 +86,7 @@ def _mapped(base, mapped, worker):
     linear, too, and so does what an optimizer keeps in a LocalMemory. A worker that none are mapped to owes
     nothing. What servers keep is of the mean already.
     """
-    scale = worker.size / base["size"]
+    scale = worker.sharers / base["size"]
     tensors = {}
     for name, entry in base["tensors"].items():
         others = [_entry_of(one, name, entry["step"]) for one in mapped]
@@ -176,7 +176,8 @@ class CommState:
     and optimizer beside it.
 
     owner: anything with comm_state_dict() and load_comm_state_dict(), both collective here.
-    saved_size: workers of the job that saved, to load it where there are more or fewer now.
+    saved_size: workers of the job, or of the group, that saved, to load it where there are more or fewer now.
+    worker: the group, where `owner` has one.
 
     Around LocalSteps and CSER every rank has a model and optimizer state of its own: there, put the rank
     into their names, too, f"model{rank}". get_optimizer_state_dict() and its like take a step where an
@@ -192,18 +193,22 @@ class CommState:
 
     def state_dict(self) -> dict[str, Any]:
         """Of this rank; where saved_size is another, of the ranks that it would take up."""
-        rank, size, saved_size = self._worker.rank, self._worker.size, self._saved_size
+        rank, size, saved_size = self._worker.place, self._worker.sharers, self._saved_size
         own = self._owner.comm_state_dict()
         if saved_size == size:
-            return {f"rank{rank}": own}
+            return {self._key(rank): own}
         ranks = {base_rank(rank, saved_size), *ranks_for(rank, size, saved_size)}
-        return {f"rank{r}": _shaped_as(own, with_servers=rank == r == 0) for r in sorted(ranks)}
+        return {self._key(r): _shaped_as(own, with_servers=rank == r == 0) for r in sorted(ranks)}
+
+    def _key(self, rank):
+        """Of the state of the worker at this place, of the whole job or of its group."""
+        return self._worker.named(f"rank{rank}")
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Goes on from what state_dict() gave. InvalidArgument names the ranks that the state is of."""
         states = [state_dict[key] for key in sorted(state_dict)]
-        key = f"rank{self._worker.rank}"
-        if self._saved_size == self._worker.size and key not in state_dict:
+        key = self._key(self._worker.place)
+        if self._saved_size == self._worker.sharers and key not in state_dict:
             raise InvalidArgument(
                 f"the state is of {', '.join(sorted(state_dict))}, and this is {key}; every rank saves "
                 "and loads its own"
@@ -228,7 +233,7 @@ def _shaped_as(state, with_servers):
 
 def check_saved_size(saved_size, worker):
     if saved_size is None:
-        return worker.size
+        return worker.sharers
     if not isinstance(saved_size, int) or saved_size < 1:
         raise InvalidArgument(f"saved_size={saved_size!r} is not a number of workers")
     return saved_size

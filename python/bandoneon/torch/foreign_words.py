@@ -18,7 +18,7 @@ _MEANS = (
 )
 _SCALED = "there is no scaling of gradients here; multiply the loss"
 _ALL_PARAMETERS = "what a backward pass does not reach is told to the other workers by itself: leave it out"
-_GROUPS = "all workers of the job take part in every exchange; leave it out"
+_GROUPS = "give worker=bandoneon.torch.sharded.new_group(ranks), of these ranks or of torch's group, to exchange among some workers"
 _BUCKETS = "the settings min-compress-bytes, fusion-bytes and partition-bytes of the job say how tensors are cut: leave it out"
 _DEVICES = "tensors are exchanged where they lie: move the model to its device, and leave it out"
 _CLIP = "clip between backward() and step(), with torch.nn.utils.clip_grad_norm_"

@@ -48,7 +48,7 @@ def average_unit(average, worker):
             f"average={average!r} is neither 'after', which divides the sum of the workers' parts, nor 'before', which "
             "divides each part before they are added up"
         )
-    return 1.0 / worker.size if average == "before" else 1.0
+    return 1.0 / worker.sharers if average == "before" else 1.0
 
 
 _LARGEST = 3.4028234663852886e38  # float32's
