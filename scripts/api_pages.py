@@ -20,6 +20,7 @@ MODULES = {
     "bandoneon.torch.comm_state": "what links remember, for torch.distributed.checkpoint",
     "bandoneon.torch.exchange": "single tensors",
     "bandoneon.torch.expand": "transformers that grow",
+    "bandoneon.torch.sharded": "groups of ranks, and models that are sharded inside an island",
     "bandoneon.torch.named_recipes": "compositions that have a name",
     "bandoneon.metrics": "a worker's counters for Prometheus",
     "bandoneon.micro_batches": "batches of sequences of unequal length",

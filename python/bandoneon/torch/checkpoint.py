@@ -20,6 +20,7 @@ from ..errors import (
     InvalidArgument,
     NotFound,
     error_for_code,
+    Unimplemented,
 )
 from ..session import default_worker
 from ..worker import Worker
@@ -28,6 +29,7 @@ from .checkpoint_storage import open_storage
 from .checkpoint_sums import checksums, digest_of
 from .comm_state import base_rank, ranks_for
 from .exchange import push_pull
+from .shards import is_shard
 from .tensors import host_zeros
 
 _FORMAT = 1
@@ -230,6 +232,7 @@ def load_module(module, parts):
 def _split(state, worker):
     """What rank 0 saves for all, and what this rank saves."""
     is_local = has_local_models(state.values())
+    check_none_is_sharded(state)
     shared = {"states": {}}
     own = {"rank": worker.rank, "states": {}, "comm": {}, "values": {}}
     for name, item in state.items():
@@ -246,6 +249,23 @@ def _split(state, worker):
         if hasattr(item, "comm_state_dict"):
             own["comm"][name] = {**item.comm_state_dict(), "rank": worker.rank, "size": worker.size}
     return shared, own
+
+
+def check_none_is_sharded(state):
+    """Rank 0 saves parameters for all, and has a part of each alone."""
+    for name, item in state.items():
+        params = item.parameters() if isinstance(item, torch.nn.Module) else _params_of(item)
+        if any(is_shard(param) for param in params):
+            raise Unimplemented(
+                f"{name!r} has parameters that are DTensors, of which each rank holds a part: save and load it with "
+                "torch.distributed.checkpoint, and what its links remember by bandoneon.torch.comm_state.CommState "
+                "(docs/sharded.md)"
+            )
+
+
+def _params_of(item):
+    groups = getattr(item, "param_groups", None) or []
+    return [param for group in groups for param in group["params"]]
 
 
 def _in_loading_order(state):

@@ -103,7 +103,7 @@ class LocalSteps(WrappedOptimizer):
         self._timeout = links.timeout
         self._weight = Weight(self._steps_since_meeting if links.weight == "steps" else links.weight)
         self._resume_check = ResumeCheck("; without it, call resume_at() in every worker")
-        self._links = ParameterSet(worker, table, links.prefix, as_float32=True)
+        self._links = ParameterSet(worker, table, links.prefix, as_float32=True, takes_shards=True)
         named = Names(named_parameters).in_forward_order(self.param_groups)
         check_weights_fit_float32(named, "LocalSteps")
         self._links.add(named, terms_by_group(self.param_groups, lambda group: outer.rule))
@@ -118,7 +118,7 @@ class LocalSteps(WrappedOptimizer):
 
     def _begin_at_parameters(self):
         self._common = [
-            m.param.detach().to("cpu", torch.float32).clone() for m in self._links.members
+            m.local.detach().to("cpu", torch.float32).clone() for m in self._links.members
         ]
         self._written.note()
 
@@ -174,7 +174,7 @@ class LocalSteps(WrappedOptimizer):
         members = self._links.members
         # From where each began: the common weights, rounded to the parameter's type.
         moved = [
-            common.to(m.param.dtype).float() - m.param.to("cpu", torch.float32)
+            common.to(m.param.dtype).float() - m.local.to("cpu", torch.float32)
             for m, common in zip(members, self._common)
         ]
         weight = self._weight.now()
@@ -196,7 +196,7 @@ class LocalSteps(WrappedOptimizer):
         if left_out is None:
             return self._take_common()
         for m, common, rest in zip(members, self._common, left_out):
-            m.param.copy_(torch.sub(common, rest, alpha=1 / weight))  # What was pushed is `weight` times that.
+            m.local.copy_(torch.sub(common, rest, alpha=1 / weight))  # What was pushed is `weight` times that.
 
     def _outer_rates(self, members):
         """What the outer step is told; servers refuse those that differ. Those of Average and Nesterov are not used."""
@@ -212,14 +212,14 @@ class LocalSteps(WrappedOptimizer):
     def common_weights(self) -> Iterator[None]:
         """A context in which the parameters are the common ones of the last meeting: to evaluate, or to
         save, between meetings."""
-        own = [m.param.detach().clone() for m in self._links.members]
+        own = [m.local.detach().clone() for m in self._links.members]
         self._take_common()
         try:
             yield
         finally:
             with torch.no_grad():
                 for m, values in zip(self._links.members, own):
-                    m.param.copy_(values)
+                    m.local.copy_(values)
 
     @property
     def is_together(self) -> bool:
@@ -301,7 +301,7 @@ class LocalSteps(WrappedOptimizer):
             self.tau._load(state.get("durations", []))
         self._written.forget()  # The model may be loaded after this.
         self._resume_check.is_settled = True
-        if state["size"] != worker.size:
+        if state["size"] != worker.sharers:
             self._leave_steps_since_meeting(state["size"])
 
     def resume_at(self, step: int | None = None) -> None:
@@ -332,7 +332,7 @@ class LocalSteps(WrappedOptimizer):
         self._take_common()
         if self.local_residual:
             warnings.warn(
-                f"{saved_size} workers saved, and there are {self._links.worker.size} now: what the pushes have left "
+                f"{saved_size} workers saved, and there are {self._links.worker.sharers} now: what the pushes have left "
                 "out so far stays in the models that they saved, and all go on from the common weights",
                 RuntimeWarning,
                 stacklevel=3,
@@ -340,7 +340,7 @@ class LocalSteps(WrappedOptimizer):
         if lost:
             warnings.warn(
                 f"{saved_size} workers saved {lost} steps after their last meeting, and there are "
-                f"{self._links.worker.size} now: those steps are left out, and all go on from that "
+                f"{self._links.worker.sharers} now: those steps are left out, and all go on from that "
                 f"meeting. Save {'right after one' if self._varies else f'when local_steps is a multiple of tau={self.tau}'} "
                 "to lose none",
                 RuntimeWarning,
@@ -355,7 +355,7 @@ class LocalSteps(WrappedOptimizer):
     @torch.no_grad()
     def _take_common(self):
         for m, common in zip(self._links.members, self._common):
-            m.param.copy_(common)
+            m.local.copy_(common)
 
 
 def _check_has_own_rate(outer):

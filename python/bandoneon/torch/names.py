@@ -5,6 +5,7 @@ from torch.nn.parameter import is_lazy
 
 from ..errors import InvalidArgument
 from .foreign_words import described
+from .shards import local_of
 
 _GIVE = "give model.named_parameters(), which is not model.parameters(), or the model itself"
 
@@ -135,6 +136,6 @@ def with_elements(named):
                 "like those it will train on, before its optimizer or hook is made",
                 tensor=name,
             )
-        if param.numel():
+        if local_of(param).numel():
             kept.append((name, param))
     return kept

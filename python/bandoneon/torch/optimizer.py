@@ -34,6 +34,7 @@ from .local_group_synchronizer import LocalGroupSynchronizer
 from .loss_scale import LossScale
 from .names import Names
 from .parameters import ParameterSet, learning_rates, terms_by_group, tied_by_memory
+from .shards import is_shard
 from .sliced_parameters import SlicedParameterSet
 from .synchronizer import Synchronizer
 from .torch_internals import module_of
@@ -129,6 +130,7 @@ def DistributedOptimizer(
     if local_group is None:
         make_parameters = ParameterSet
         make_synchronizer = DeferringSynchronizer if overlap == "forward" else Synchronizer
+        how["takes_shards"] = overlap != "forward"
     else:
         make_parameters, make_synchronizer = SlicedParameterSet, LocalGroupSynchronizer
         how["group"] = LocalGroup(local_group, worker, links.prefix, links.timeout)
@@ -136,6 +138,7 @@ def DistributedOptimizer(
     groups = optimizer.param_groups
     if overlap == "forward":
         _check_apart_in_forward(names.in_forward_order(groups))
+        _check_none_is_sharded(names.in_forward_order(groups))
     added = parameters.add(names.in_forward_order(groups), terms_by_group(groups))
     scale = LossScale(links.scaler, table)
     weights = Weight(links.weight, unit)
@@ -394,6 +397,16 @@ def _model_of(named_parameters):
     if isinstance(named_parameters, torch.nn.Module):
         return named_parameters, named_parameters.named_parameters()
     return None, named_parameters
+
+
+def _check_none_is_sharded(named):
+    for name, param in named:
+        if is_shard(param):
+            raise Unimplemented(
+                f"overlap='forward' with {name!r}, which is a DTensor: FSDP2 gathers a layer's parameters before the forward "
+                "pass comes to it, and would gather those of the step before; use overlap='backward'",
+                tensor=name,
+            )
 
 
 def _rates_of(*optimizers):

@@ -7,6 +7,7 @@ from . import devices
 from .gradient_hooks import AS_IT_IS_THEN
 from .loss_scale import overflow_as_half
 from .round_states import SENT, SLOT_EVENTS
+from .shards import is_shard
 from .tensors import has_own_storage, memory_for, place
 
 _IS_REFUSED = SLOT_EVENTS["its_push_is_refused"]
@@ -72,10 +73,14 @@ class Outbox:
         if slot.grad is None:
             return
         slot.source = slot.grad
+        if is_shard(slot.grad):
+            slot.whole, slot.source = slot.grad, None  # Torch does not count what is written to its part.
         slot.grad = self._parameters.dense(slot.member, slot.grad)
         if round.travels_scaled and slot.member.options.clips_as_half:
             # Members of a local group add theirs up before they are sent.
             overflow_as_half(slot.grad, round.weight * (self._parameters.group_size or 1))
+        if slot.source is None:
+            return
         try:
             slot.version = slot.source._version
         except RuntimeError:  # Of inference tensors torch does not count what is written to them.

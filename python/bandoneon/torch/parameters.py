@@ -9,8 +9,9 @@ import torch
 from .. import _native
 from ..errors import FailedPrecondition, InvalidArgument, NotFound, OutOfRange
 from ..worker import Declaration, Push
-from .broadcast import broadcast_bytes, check_replicas, check_same_weights
+from .broadcast import agree, broadcast_bytes, check_replicas, check_same_weights
 from .link_options import LinkOptions
+from .shards import check_may_be_sharded, differing_place, is_shard, local_named, local_of, places_of
 from .tensors import (
     check_exchangeable,
     copy_back,
@@ -79,8 +80,13 @@ class Member:
             )
 
     @property
+    def local(self):
+        """The parameter, or the part of it that this worker holds."""
+        return local_of(self.param)
+
+    @property
     def shape(self):
-        return self.param.shape
+        return self.local.shape
 
     @property
     def memories(self):
@@ -155,8 +161,9 @@ class ParameterSet:
         as_float32=False,
         replicas_for=None,
         beside=None,
+        takes_shards=False,
     ):
-        """`as_float32`: what is exchanged is float32, whatever the parameters are. `replicas_for`: who
+        """`takes_shards`: parameters may be DTensors, of which the part that this worker holds is exchanged. `as_float32`: what is exchanged is float32, whatever the parameters are. `replicas_for`: who
         refuses parameters whose values are not the same in all workers; None takes them. `beside`: another set
         of the same optimizer, which has the same parameters."""
         self.worker = worker
@@ -168,6 +175,7 @@ class ParameterSet:
         self.replicas_for = replicas_for
         self.members = []
         self.known_ids = set()  # of the members' parameters
+        self._takes_shards = takes_shards
         self._beside = beside
         self._is_released = False
         self.reference = weakref.ref(self)  # the owner of its names
@@ -186,8 +194,10 @@ class ParameterSet:
             self._check(name, param)
         if any(one.rule != "mean" for one in (terms or {}).values()):
             check_apart([(member.name, member.param) for member in self.members] + named)
+        if self._takes_shards and any(is_shard(param) for _, param in named):
+            agree(self.worker, "places", places_of(named), self.worker.present()[0], differing_place)
         if self.replicas_for and named:
-            check_replicas(self.worker, named, self.replicas_for)
+            check_replicas(self.worker, local_named(named), self.replicas_for)
         terms = [terms.get(id(param), Terms()) for _, param in named]
         added = self._declare(named, terms) if named else []
         self.own(named)
@@ -197,18 +207,18 @@ class ParameterSet:
 
     def check_owner(self, named):
         """InvalidArgument where another optimizer or hook of this worker exchanges one of these parameters."""
-        owners = _owners.get(self.worker)
+        owners = _owners.get(self.worker.whole)
         if owners is not None:
             owners.check(named, [self, self._beside])
 
     def is_exchanged(self, param):
         """Whether this or another optimizer or hook of this worker exchanges the parameter."""
-        owners = _owners.get(self.worker)
+        owners = _owners.get(self.worker.whole)
         return owners is not None and owners.has(param)
 
     def own(self, named):
         """Refuses (name, parameter) pairs to others from now on, as add() does what it declares."""
-        _owners.setdefault(self.worker, _Owners()).take(named, self._beside or self)
+        _owners.setdefault(self.worker.whole, _Owners()).take(named, self._beside or self)
 
     @property
     def declared(self):
@@ -234,7 +244,7 @@ class ParameterSet:
                 options=self.links.options_of(name),
                 terms=own,
                 dtype=torch.float32 if self.as_float32 else param.dtype,
-                elements=param.numel(),
+                elements=local_of(param).numel(),
             )
             for i, ((name, param), number, own) in enumerate(zip(named, numbers, terms))
         ]
@@ -244,8 +254,8 @@ class ParameterSet:
         self._is_released = True
         self.worker.note_good_round(self)  # Nothing more is exchanged that could mend it.
         self.worker.disown(self.reference)
-        if self.worker in _owners:
-            _owners[self.worker].release(self)
+        if self.worker.whole in _owners:
+            _owners[self.worker.whole].release(self)
 
     def check_open(self):
         """FailedPrecondition after release()."""
@@ -257,6 +267,10 @@ class ParameterSet:
 
     def dense(self, member, grad):
         """A gradient that can be exchanged, or the reason why not."""
+        if self._takes_shards and is_shard(grad):
+            if grad.placements != member.param.placements:
+                grad = grad.redistribute(placements=member.param.placements)
+            grad = local_of(grad)
         if type(grad) is not torch.Tensor or grad.layout is not torch.strided:
             if self.sparse_as_dense and grad.layout is not torch.strided:
                 grad = grad.to_dense()
@@ -349,18 +363,18 @@ class ParameterSet:
             return
         if self.worker.present(timeout)[0] == self.worker.rank:
             for m in self.members:
-                self._set_server_state(m, "weights", m.param, step, timeout)
+                self._set_server_state(m, "weights", m.local, step, timeout)
         self.worker.barrier(f"{self.prefix}weights are set", timeout)
         for m in self.members:
-            weights = m.param.detach().to("cpu", torch.float32, copy=True).contiguous()
+            weights = m.local.detach().to("cpu", torch.float32, copy=True).contiguous()
             self.worker.sync_weights(m.tensor, weights.data_ptr(), weights.numel(), timeout)
-            m.param.copy_(weights)
+            m.local.copy_(weights)
 
     def fetch_weights(self, timeout=None):
         """The weights that the servers hold, as every worker holds them: float32, one a member. Before
         the first push, and whenever they were set."""
         self.check_open()
-        fetched = [host_empty(m.param.shape) for m in self.members]
+        fetched = [host_empty(m.shape) for m in self.members]
         for m, out in zip(self.members, fetched):
             self.worker.fetch_weights(m.tensor, out.data_ptr(), out.numel(), timeout)
         return fetched
@@ -408,7 +422,7 @@ class ParameterSet:
 
     def check_same_weights(self):
         """InvalidArgument where a checkpoint without state_dict() left other parameters than the first worker's."""
-        check_same_weights(self.worker, [(m.name, m.param) for m in self.members])
+        check_same_weights(self.worker, [(m.name, m.local) for m in self.members])
 
     def load_state_dict(self, state, timeout=None):
         """Takes up what fitting_state() gives of state_dict()s; the next step is the one after it.
@@ -436,7 +450,7 @@ class ParameterSet:
             self.worker.set_state(member.tensor, what, data.data_ptr(), data.numel())
         rate = host_values([entry["learning_rate"]])
         self.worker.set_state(member.tensor, "learning_rate", rate.data_ptr(), 1)
-        if self.worker.rank != 0:
+        if self.worker.place != 0:
             return
         server = entry["server"]
         for what in _SERVER_PARTS:
@@ -483,11 +497,14 @@ class ParameterSet:
         return state
 
     def _check(self, name, param):
+        options = self.links.options_of(name)
+        if self._takes_shards and is_shard(param):
+            check_may_be_sharded(name, param, options)
+            param = local_of(param)
         check_exchangeable(param, name, what="the parameter ", remedy="make it dense")
         dtype_number(param, name)
         if self.as_float32:
             return
-        options = self.links.options_of(name)
         lossless = (options.push, options.pull) == ("none", "none")
         if param.dtype == torch.float64 and not lossless:
             raise InvalidArgument(
@@ -500,7 +517,7 @@ class ParameterSet:
         options = self.links.options_of(name)
         return Declaration(
             name=self.prefix + name,
-            elements=param.numel(),
+            elements=local_of(param).numel(),
             dtype=_native.FLOAT32 if self.as_float32 else dtype_number(param, name),
             push=options.push,
             pull=options.pull,
@@ -539,6 +556,7 @@ def check_apart(named):
 def tied_by_memory(named):
     """The names of two parameters that lie in the same memory, or None."""
     end, last, lies_at = 0, None, None
+    named = local_named(named)
     for name, param in sorted(named, key=lambda entry: (str(entry[1].device), entry[1].data_ptr())):
         begin = param.data_ptr()
         if begin < end and param.device == lies_at:

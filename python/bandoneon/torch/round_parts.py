@@ -5,6 +5,7 @@ import weakref
 from ..worker import Push
 from . import backward_pass
 from .round_states import DEFERRED, IDLE, SLOT_EVENTS, WAITING
+from .shards import is_shard
 
 _OPENS = SLOT_EVENTS["a_round_opens"]
 _ADDED_TO = SLOT_EVENTS["a_local_part_is_added"]
@@ -33,6 +34,7 @@ class Slot:
     def __init__(self, member, is_awaited_alone):
         self.member = member
         self.param = member.param
+        self.is_shard = is_shard(member.param)
         # Where all are awaited together, what comes first goes first: then workers whose gradients come at
         # different times still send in one order, and nothing waits at a server for its counterpart.
         priority = member.priority if is_awaited_alone else -member.priority
@@ -62,6 +64,7 @@ class Slot:
         self.ticket = None  # of the exchange in flight, once it has left
         self.flags = 0  # of its push
         self.grad = None  # what is pushed, and where the mean goes
+        self.whole = None  # the DTensor of which that is this worker's part
         self.stream = None  # of a GPU: that in which it was made, which may not be the one that sends it
         self.memory = None  # that C reads and writes for it
         self.source = None  # what param.grad was when it left

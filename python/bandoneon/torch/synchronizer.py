@@ -263,6 +263,8 @@ class Synchronizer:
         slot.fired += 1
         if slot.fired > 1:
             slot.may_repeat = True
+        elif slot.is_shard:
+            slot.mean = None  # FSDP has added to it what came: all of it is exchanged.
         elif slot.holds_mean:
             slot.earlier, slot.param.grad = slot.param.grad, None
 
@@ -484,7 +486,8 @@ class Synchronizer:
         if slot.memory is not None and not result.absent:
             if slot.memory is not slot.grad or devices.ARE_HERE:
                 copy_back(slot.memory, slot.grad)
-            mean = slot.grad if slot.earlier is None else slot.earlier.add_(slot.grad)
+            arrived = slot.grad if slot.whole is None else slot.whole
+            mean = arrived if slot.earlier is None else slot.earlier.add_(arrived)
         if slot.memory is None:
             if not slot.holds_mean:
                 slot.mean = None
@@ -499,7 +502,7 @@ class Synchronizer:
         """Not of scaled gradients, whose scaler finds out by itself and leaves the step out."""
         round = self._round_of_means()
         if round.scale == 1.0 and not round.travels_scaled:
-            self._notices.nonfinite(slot, self._worker.size)
+            self._notices.nonfinite(slot, self._worker.sharers)
 
     def _round_of_means(self):
         """That of the means which come next."""

@@ -5,6 +5,7 @@ import torch
 from .. import _native
 from ..errors import InvalidArgument, Unimplemented
 from . import devices
+from .shards import is_shard
 from .torch_internals import num_users_of_storage
 
 DTYPES = {
@@ -73,12 +74,10 @@ def check_writable(tensor, name):
 
 def check_exchangeable(tensor, name, what="the gradient of ", remedy=_DENSE_GRADIENT):
     """Refuses what only looks like a plain tensor. Of a sparse one the error says `what` it is and the `remedy`."""
-    if any(cls.__name__ == "DTensor" for cls in type(tensor).__mro__):
+    if is_shard(tensor):
         raise Unimplemented(
-            f"{name!r} is a DTensor (FSDP2 or tensor parallelism): its shards differ between workers, "
-            "so a parameter server cannot sum them. Keep the parameters replicated: use a plain model "
-            "with bandoneon.torch.DistributedOptimizer, or DistributedDataParallel with "
-            "bandoneon.torch.ddp_hook",
+            f"{name!r} is a DTensor (FSDP2 or tensor parallelism), which DistributedOptimizer and LocalSteps take "
+            "(docs/sharded.md), and nothing else does; for one tensor give tensor.to_local()",
             tensor=name,
         )
     if getattr(tensor, "_is_flat_param", False):

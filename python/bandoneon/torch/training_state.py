@@ -20,6 +20,7 @@ from ..worker import Declaration, Worker
 from .broadcast import broadcast_bytes
 from .checkpoint import LostAmidSave, has_checkpoint, load, load_module, save, split_module
 from .handover import Handover, check_can_travel, hand_over, load_exactly
+from .shards import is_shard
 from .tensors import host_zeros
 
 __all__ = ["TrainingState"]
@@ -531,11 +532,22 @@ def _check_objects(objects, own):
             )
 
 
+def _is_of_a_group(item):
+    """Whether an optimizer exchanges among some of the workers, or a model is sharded."""
+    if isinstance(item, torch.nn.Module):
+        return any(is_shard(param) for param in item.parameters())
+    parts = (getattr(item, "_links", None), getattr(item, "_reset", None), getattr(getattr(item, "_bandoneon", None), "parameters", None))
+    workers = [worker for part in parts if (worker := getattr(part, "worker", None)) is not None]
+    return any(worker is not worker.whole for worker in workers)
+
+
 def _refusal_of(objects):
     for name, item in objects.items():
         why = getattr(item, "refuses_newcomers", lambda: None)()
         if why is not None:
             return f"{name!r} takes nobody in, because {why}"
+        if _is_of_a_group(item):
+            return f"{name!r} takes nobody in, because it exchanges among a group of ranks, each with a state of its own"
         if isinstance(item, torch.nn.parallel.DistributedDataParallel):
             return f"{name!r} is in DistributedDataParallel, whose process group takes nobody in"
     return None

@@ -2,6 +2,8 @@
 
 import torch
 
+from .shards import local_of
+
 # An integer of as many bytes: sums of those are the fastest that there are.
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -34,5 +36,6 @@ class WrittenWeights:
 
 def _sum_of_bits(tensor):
     """(type, elements, sum that wraps around)"""
+    tensor = local_of(tensor)
     integer = _INTEGERS[tensor.element_size()]
     return tensor.dtype, tensor.numel(), tensor.detach().contiguous().view(integer).sum(dtype=integer).item()

@@ -1,0 +1,466 @@
+"""Models that FSDP2 or tensor parallelism shards inside an island, and Bandoneon exchanges across islands: each case trains
+one, and compares it with plain torch in one process on the whole batch. Run by four workers, with the cases' names."""
+
+import contextlib
+import os
+import sys
+import traceback
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+
+import bandoneon
+import bandoneon.torch as bdn
+from bandoneon.torch import algorithms, sharded
+from bandoneon.torch.comm_state import CommState
+
+STEPS = 6
+
+
+class Net(torch.nn.Module):
+    def __init__(self, tied=False, unused=False, width=9):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = torch.nn.Linear(6, width)
+        self.second = torch.nn.Linear(width, width)
+        self.last = torch.nn.Linear(width, 6)
+        self.unused = torch.nn.Linear(4, 4) if unused else None
+        self.checkpointed = False
+        if tied:
+            self.last = torch.nn.Linear(9, 6, bias=False)
+            self.first = torch.nn.Linear(9, 6, bias=False)
+            self.first.weight = self.last.weight
+        self.tied = tied
+
+    def forward(self, x):
+        x = torch.nn.functional.linear(x, self.first.weight.t()) if self.tied else self.first(x)
+        if self.checkpointed:
+            x = torch.utils.checkpoint.checkpoint(self.second, torch.tanh(x), use_reentrant=False)
+        else:
+            x = self.second(torch.tanh(x))
+        return self.last(torch.tanh(x))
+
+
+def batch(rank, step, micro=0):
+    return torch.randn(4, 6, generator=torch.Generator().manual_seed(10000 * micro + 100 * step + rank))
+
+
+def shard(model, mesh, **options):
+    for layer in (model.first, model.second, model.last, model.unused):
+        if layer is not None and not model.tied:
+            fully_shard(layer, mesh=mesh, **options)
+    return fully_shard(model, mesh=mesh, **options)
+
+
+def loss_of(model, x):
+    return model(x).square().mean()
+
+
+class Case:
+    """A training of the sharded model, beside that of the plain one."""
+
+    def __init__(self, mesh, lr=0.05, make_optimizer=None, links=None, shard_options=None, tolerance=1e-6, **model_options):
+        self.rank, self.size = bdn.rank(), bdn.size()
+        self.mesh, self.tolerance = mesh, tolerance
+        self.island = sharded.new_group(mesh["island"])
+        self.model = shard(Net(**model_options), mesh["shard"], **(shard_options or {}))
+        self.plain = Net(**model_options)
+        make = make_optimizer or (lambda params: torch.optim.AdamW(params, lr=lr))
+        self.plain_optimizer = make(self.plain.parameters())
+        inner = make(self.model.parameters())
+        self.optimizer = bdn.DistributedOptimizer(inner, self.model, links=links or bdn.Links(), worker=self.island)
+
+    def backward(self, step, micro=0, scale=1.0):
+        (loss_of(self.model, batch(self.rank, step, micro)) * scale).backward()
+
+    def plain_backward(self, step, micro=0, scale=1.0):
+        for rank in range(self.size):
+            (loss_of(self.plain, batch(rank, step, micro)) * scale / self.size).backward()
+
+    def step(self, step):
+        self.optimizer.zero_grad()
+        self.backward(step)
+        self.optimizer.step()
+        self.plain_optimizer.zero_grad()
+        self.plain_backward(step)
+        self.plain_optimizer.step()
+
+    def run(self):
+        for step in range(STEPS):
+            self.step(step)
+        self.check()
+        self.optimizer.close()
+
+    def check(self):
+        expected = dict(self.plain.named_parameters())
+        for name, param in self.model.named_parameters():
+            worst = (param.full_tensor() - expected[name]).abs().max().item()
+            assert worst <= self.tolerance, f"{name} is off by {worst}"
+
+
+class Clipped(Case):
+    def step(self, step):
+        for optimizer, model, backward in (
+            (self.optimizer, self.model, self.backward),
+            (self.plain_optimizer, self.plain, self.plain_backward),
+        ):
+            optimizer.zero_grad()
+            backward(step)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+            optimizer.step()
+
+
+class Accumulated(Case):
+    """Three passes a step; `way` says how the first two stay local."""
+
+    way = "gradient sync"
+
+    def step(self, step):
+        self.optimizer.zero_grad()
+        for micro in range(3):
+            is_last = micro == 2
+            with contextlib.ExitStack() as stack:
+                if self.way == "gradient sync":
+                    self.model.set_requires_gradient_sync(is_last)
+                if self.way == "no_sync" and not is_last:
+                    stack.enter_context(self.optimizer.no_sync())
+                self.backward(step, micro, 1 / 3)
+        self.optimizer.step()
+        self.plain_optimizer.zero_grad()
+        for micro in range(3):
+            self.plain_backward(step, micro, 1 / 3)
+        self.plain_optimizer.step()
+
+
+class AccumulatedByNoSync(Accumulated):
+    way = "no_sync"
+
+
+class AccumulatedByExchanges(Accumulated):
+    way = "each pass is exchanged"
+
+
+class TwoLosses(Case):
+    """Two backward passes of one graph, of different parts of the model."""
+
+    def backward(self, step, micro=0, scale=1.0):
+        with self.optimizer.no_sync():
+            super().backward(step, 1, 0.5)
+        super().backward(step, 2, 0.5)
+
+    def plain_backward(self, step, micro=0, scale=1.0):
+        super().plain_backward(step, 1, 0.5)
+        super().plain_backward(step, 2, 0.5)
+
+
+class KeptGradients(Case):
+    def step(self, step):
+        self.optimizer.zero_grad(set_to_none=False)
+        self.backward(step)
+        self.optimizer.step()
+        self.plain_optimizer.zero_grad(set_to_none=False)
+        self.plain_backward(step)
+        self.plain_optimizer.step()
+
+
+class Checkpointed(Case):
+    def __init__(self, mesh):
+        super().__init__(mesh)
+        self.model.checkpointed = True
+
+
+class SkippedLayer(Case):
+    """In odd steps odd ranks' islands do not use a layer."""
+
+    def forward(self, model, x, uses):
+        x = torch.tanh(model.first(x))
+        return model.last(torch.tanh(model.second(x)) if uses else x).square().mean()
+
+    def step(self, step):
+        self.optimizer.zero_grad()
+        uses = step % 2 == 0
+        self.forward(self.model, batch(self.rank, step), uses).backward()
+        self.optimizer.step()
+        self.plain_optimizer.zero_grad()
+        for rank in range(self.size):
+            (self.forward(self.plain, batch(rank, step), uses) / self.size).backward()
+        self.plain_optimizer.step()
+
+
+class Compiled(Case):
+    def __init__(self, mesh):
+        super().__init__(mesh)
+        self.model.second.compile(backend="eager")
+
+
+class Scaled(Case):
+    """With a GradScaler of the CPU."""
+
+    def step(self, step):
+        scaler = self.__dict__.setdefault("scaler", torch.amp.GradScaler("cpu", init_scale=1024.0))
+        self.optimizer.zero_grad()
+        scaler.scale(loss_of(self.model, batch(self.rank, step))).backward()
+        scaler.step(self.optimizer)
+        scaler.update()
+        self.plain_optimizer.zero_grad()
+        self.plain_backward(step)
+        self.plain_optimizer.step()
+
+
+class Resumed(Case):
+    """State of the optimizer and of the links, taken up half-way."""
+
+    def run(self):
+        for step in range(STEPS):
+            if step == STEPS // 2:
+                state = self.optimizer.comm_state_dict()
+                inner = self.optimizer.state_dict()
+                self.optimizer.close()
+                optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.05)
+                optimizer.load_state_dict(inner)
+                self.optimizer = bdn.DistributedOptimizer(optimizer, self.model, links=self.links, worker=self.island)
+                self.optimizer.load_comm_state_dict(state)
+            self.step(step)
+        found = [param.full_tensor() for param in self.model.parameters()]
+        self.optimizer.close()
+        again = Case(self.mesh, links=self.links)
+        for step in range(STEPS):
+            again.step(step)
+        for one, other in zip(found, (param.full_tensor() for param in again.model.parameters())):
+            assert torch.equal(one, other)
+        again.optimizer.close()
+
+    links = bdn.Links(push="ef(onebit(block=64))", pull="ef(onebit(block=64))")
+
+    def __init__(self, mesh):
+        super().__init__(mesh, links=self.links)
+
+
+class Saved(Case):
+    """By torch.distributed.checkpoint, into a model and an optimizer that have done other things."""
+
+    def __init__(self, mesh):
+        super().__init__(mesh, links=LOSSY)
+
+    def run(self):
+        from torch.distributed import checkpoint
+        from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+        def state():
+            model, optimizer = get_state_dict(self.model, self.optimizer)
+            return {"model": model, "optimizer": optimizer, "comm": CommState(self.optimizer, worker=self.island)}
+
+        folder = os.environ["TEST_STORE"].removeprefix("file://") + "-checkpoint"
+        for step in range(STEPS // 2):
+            self.step(step)
+        checkpoint.save(state(), checkpoint_id=folder)
+        for step in range(STEPS // 2, STEPS):
+            self.step(step)
+        found = [param.full_tensor() for param in self.model.parameters()]
+        self.optimizer.close()
+
+        self.__init__(self.mesh)
+        self.step(0)
+        loaded = state()
+        checkpoint.load(loaded, checkpoint_id=folder)
+        set_state_dict(self.model, self.optimizer, model_state_dict=loaded["model"], optim_state_dict=loaded["optimizer"])
+        for step in range(STEPS // 2, STEPS):
+            self.step(step)
+        for one, other in zip(found, (param.full_tensor() for param in self.model.parameters())):
+            assert torch.equal(one, other)
+        self.optimizer.close()
+
+
+class Local(Case):
+    """LocalSteps over shards: equal to LocalSteps over whole replicas, by plain torch."""
+
+    def __init__(self, mesh):
+        super().__init__(mesh)
+        self.optimizer.close()
+        inner = torch.optim.SGD(self.model.parameters(), lr=0.05)
+        self.optimizer = bdn.LocalSteps(inner, self.model, tau=2, outer=algorithms.Average(), worker=self.island)
+        self.plains = [Net() for _ in range(2)]
+        self.optimizers = [torch.optim.SGD(plain.parameters(), lr=0.05) for plain in self.plains]
+
+    def step(self, step):
+        self.optimizer.zero_grad()
+        self.backward(step)
+        self.optimizer.step()
+        for number, (plain, optimizer) in enumerate(zip(self.plains, self.optimizers)):
+            optimizer.zero_grad()
+            for rank in self.mesh.mesh[number].tolist():
+                (loss_of(plain, batch(rank, step)) / 2).backward()
+            optimizer.step()
+        if step % 2 == 1:
+            with torch.no_grad():
+                for both in zip(*(plain.parameters() for plain in self.plains)):
+                    mean = (both[0] + both[1]) / 2
+                    for param in both:
+                        param.copy_(mean)
+        self.plain = self.plains[0]
+
+
+class Tensors(Case):
+    """Tensor parallelism inside an island: columns, then rows; biases of the rows' layer are copies."""
+
+    def __init__(self, mesh, **options):
+        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+        self.rank, self.size = bdn.rank(), bdn.size()
+        self.mesh, self.tolerance = mesh, 1e-6
+        self.island = sharded.new_group(mesh["island"])
+        plan = {"first": ColwiseParallel(), "second": RowwiseParallel()}
+        self.model = parallelize_module(Net(width=8), mesh[mesh.mesh_dim_names[-1]], plan)
+        if mesh.ndim == 3:
+            shard(self.model, mesh["shard"])
+        self.plain = Net(width=8)
+        self.plain_optimizer = torch.optim.AdamW(self.plain.parameters(), lr=0.05, foreach=False)
+        inner = torch.optim.AdamW(self.model.parameters(), lr=0.05, foreach=False)
+        self.optimizer = bdn.DistributedOptimizer(inner, self.model, links=options.get("links", bdn.Links()), worker=self.island)
+
+    def backward(self, step, micro=0, scale=1.0):
+        # The ranks of an island share a batch.
+        island = self.mesh.get_coordinate()[0]
+        loss_of(self.model, batch(island, step)).backward()
+
+    def plain_backward(self, step, micro=0, scale=1.0):
+        for island in range(2):
+            (loss_of(self.plain, batch(island, step)) / 2).backward()
+
+    def check(self):
+        expected = dict(self.plain.named_parameters())
+        for name, param in self.model.named_parameters():
+            whole = param.full_tensor() if hasattr(param, "full_tensor") else param
+            worst = (whole - expected[name]).abs().max().item()
+            assert worst <= self.tolerance, f"{name} is off by {worst}"
+
+
+class Refused:
+    """A mistake, and a part of what is said about it."""
+
+    def __init__(self, attempt, *words):
+        self._attempt, self._words = attempt, words
+
+    def run(self):
+        try:
+            self._attempt()
+        except (bandoneon.BandoneonError, NotImplementedError) as error:
+            missing = [word for word in self._words if word not in str(error)]
+            assert not missing, f"{missing} is not in: {error}"
+        else:
+            raise AssertionError("it was not refused")
+
+
+def refused_without_group(mesh):
+    def attempt():
+        model = shard(Net(), mesh["shard"])
+        bdn.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model)
+
+    return Refused(attempt, "another part of", "new_group(mesh[\"island\"])")
+
+
+def refused_broadcast(mesh):
+    def attempt():
+        bdn.broadcast_parameters(shard(Net(), mesh["shard"]))
+
+    return Refused(attempt, "another part of", "new_group")
+
+
+def refused_forward(mesh):
+    def attempt():
+        model = shard(Net(), mesh["shard"])
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        bdn.DistributedOptimizer(inner, model, overlap="forward", worker=sharded.new_group(mesh["island"]))
+
+    return Refused(attempt, "overlap='forward'", "DTensor")
+
+
+def refused_server(mesh):
+    def attempt():
+        model = shard(Net(), mesh["shard"])
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        bdn.ServerOptimizer(inner, model, worker=sharded.new_group(mesh["island"]))
+
+    return Refused(attempt, "is a DTensor", "DistributedOptimizer and LocalSteps")
+
+
+def refused_save(mesh):
+    model = shard(Net(), mesh["shard"])
+    return Refused(lambda: bdn.save("nowhere", {"model": model}), "DTensors", "torch.distributed.checkpoint", "CommState")
+
+
+def refused_mesh(mesh):
+    return Refused(lambda: sharded.new_group(mesh), "a mesh of 2 dimensions is no group", "mesh['island']")
+
+
+def refused_draws(mesh):
+    return Refused(lambda: Tensors(mesh, links=bdn.Links(push="int8")), "second.bias", "has copies", "push='none'")
+
+
+LOSSY = bdn.Links(push="ef(onebit(block=64))", pull="ef(onebit(block=64))")
+CASES = {
+    "plain": Case,
+    "clipped": Clipped,
+    "accumulated": Accumulated,
+    "no_sync": AccumulatedByNoSync,
+    "each pass exchanged": AccumulatedByExchanges,
+    "two losses": TwoLosses,
+    "kept gradients": KeptGradients,
+    "checkpointed": Checkpointed,
+    "skipped layer": SkippedLayer,
+    "compiled": Compiled,
+    "scaled": Scaled,
+    "resumed": Resumed,
+    "saved": Saved,
+    "tied": lambda mesh: Case(mesh, tied=True),
+    "unused": lambda mesh: Case(mesh, unused=True),
+    "kept whole": lambda mesh: Case(mesh, shard_options=dict(reshard_after_forward=False)),
+    "offloaded": lambda mesh: Case(mesh, shard_options=dict(offload_policy=CPUOffloadPolicy(pin_memory=False))),
+    "reduced as float64": lambda mesh: Case(
+        mesh, shard_options=dict(mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float64))
+    ),
+    "computed as bfloat16": lambda mesh: Case(
+        mesh, shard_options=dict(mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)),
+        make_optimizer=lambda params: torch.optim.SGD(params, lr=0.05), tolerance=3e-3,
+    ),
+    "compressed": lambda mesh: Case(
+        mesh, links=LOSSY, make_optimizer=lambda params: torch.optim.SGD(params, lr=0.05), tolerance=0.05
+    ),
+    "local steps": Local,
+    "tensor parallel": Tensors,
+    "three dimensions": lambda mesh: Tensors(
+        init_device_mesh("cpu", (2, 1, 2), mesh_dim_names=("island", "shard", "tensor"))
+    ),
+    "refused without a group": refused_without_group,
+    "refused broadcast": refused_broadcast,
+    "refused overlap": refused_forward,
+    "refused server optimizer": refused_server,
+    "refused mesh": refused_mesh,
+    "refused draws": refused_draws,
+    "refused save": refused_save,
+}
+
+
+def main():
+    torch.set_num_threads(1)
+    bdn.init()
+    dist.init_process_group("gloo", rank=bdn.rank(), world_size=bdn.size(), init_method=os.environ["TEST_STORE"])
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("island", "shard"))
+    for name in sys.argv[1:] or CASES:
+        try:
+            CASES[name](mesh).run()
+        except Exception:
+            traceback.print_exc()
+            print(f"case {name!r}: WRONG", flush=True)
+            if os.environ.get("TEST_GO_ON") is None:
+                raise
+        else:
+            print(f"case {name!r}: right", flush=True)
+    bdn.barrier("the end")
+    dist.destroy_process_group()
+    bdn.shutdown()
+
+
+main()
