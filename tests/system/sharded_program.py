@@ -5,6 +5,7 @@ import contextlib
 import os
 import sys
 import traceback
+import warnings
 
 import torch
 import torch.distributed as dist
@@ -71,6 +72,10 @@ class Case:
         self.plain_optimizer = make(self.plain.parameters())
         inner = make(self.model.parameters())
         self.optimizer = bdn.DistributedOptimizer(inner, self.model, links=links or bdn.Links(), worker=self.island)
+
+    def of(self, mesh):
+        self.mesh, self.rank = mesh, bdn.rank()
+        return self
 
     def backward(self, step, micro=0, scale=1.0):
         (loss_of(self.model, batch(self.rank, step, micro)) * scale).backward()
@@ -238,6 +243,141 @@ class Resumed(Case):
         super().__init__(mesh, links=self.links)
 
 
+class Frozen(Case):
+    """A layer that is frozen until half of the steps are taken."""
+
+    def step(self, step):
+        for model in (self.model, self.plain):
+            for param in model.second.parameters():
+                param.requires_grad_(step >= STEPS // 2)
+        super().step(step)
+
+
+class OtherLayers(Case):
+    """The islands use different layers in a step."""
+
+    def uses(self, island, step):
+        return (island + step) % 3 != 0
+
+    def step(self, step):
+        def loss(model, x, uses):
+            x = torch.tanh(model.first(x))
+            return model.last(torch.tanh(model.second(x)) if uses else x).square().mean()
+
+        self.optimizer.zero_grad()
+        island = self.mesh.get_coordinate()[0]
+        loss(self.model, batch(self.rank, step), self.uses(island, step)).backward()
+        self.optimizer.step()
+        self.plain_optimizer.zero_grad()
+        for rank in range(self.size):
+            (loss(self.plain, batch(rank, step), self.uses(rank // 2, step)) / self.size).backward()
+        self.plain_optimizer.step()
+
+
+class Meta(Case):
+    """Made without memory, then sharded, and given values by the first island."""
+
+    def __init__(self, mesh):
+        super().__init__(mesh)
+        self.optimizer.close()
+        with torch.device("meta"):
+            model = Net()
+        self.model = shard(model, mesh["shard"]).to_empty(device="cpu")
+        values = dict(Net().named_parameters())
+        with torch.no_grad():
+            for name, param in self.model.named_parameters():
+                is_first = mesh.get_coordinate()[0] == 0
+                whole = torch.distributed.tensor.distribute_tensor(values[name].detach(), mesh["shard"], param.placements)
+                param.copy_(whole if is_first else whole * 0 + 7)
+        bdn.broadcast_parameters(self.model, worker=self.island)
+        inner = torch.optim.AdamW(self.model.parameters(), lr=0.05)
+        self.optimizer = bdn.DistributedOptimizer(inner, self.model, worker=self.island)
+
+
+class CompiledWhole(Case):
+    def backward(self, step, micro=0, scale=1.0):
+        compiled = self.__dict__.setdefault("compiled", torch.compile(self.model, backend="eager"))
+        (loss_of(compiled, batch(self.rank, step, micro)) * scale).backward()
+
+
+class Weighted(Case):
+    """Islands of different batches: the second one has three times as many samples."""
+
+    def __init__(self, mesh):
+        self.times = 1 + 2 * mesh.get_coordinate()[0]
+        super().__init__(mesh, links=bdn.Links(weight=self.times))
+
+    def batch(self, rank, step, times):
+        return torch.cat([batch(rank, step, micro) for micro in range(times)])
+
+    def backward(self, step, micro=0, scale=1.0):
+        loss_of(self.model, self.batch(self.rank, step, self.times)).backward()
+
+    def plain_backward(self, step, micro=0, scale=1.0):
+        for rank in range(self.size):
+            times = 1 + 2 * (rank // 2)
+            (loss_of(self.plain, self.batch(rank, step, times)) * times / 8).backward()
+
+
+class Overflowed(Scaled):
+    """One rank's loss is infinite in a step, which all ranks leave out."""
+
+    def step(self, step):
+        scaler = self.__dict__.setdefault("scaler", torch.amp.GradScaler("cpu", init_scale=1024.0))
+        self.optimizer.zero_grad()
+        scale = float("inf") if (self.rank, step) == (1, 2) else 1.0
+        scaler.scale(loss_of(self.model, batch(self.rank, step)) * scale).backward()
+        before = scaler.get_scale()
+        scaler.step(self.optimizer)
+        scaler.update()
+        if scaler.get_scale() < before:
+            self.skipped = self.__dict__.get("skipped", 0) + 1
+            return
+        self.plain_optimizer.zero_grad()
+        self.plain_backward(step)
+        self.plain_optimizer.step()
+
+    def check(self):
+        assert self.__dict__.get("skipped") == 1
+        super().check()
+
+
+class Two(Case):
+    """Two models and optimizers in one group, of one prefix each, as a GAN has them."""
+
+    def run(self):
+        first = Case(self.mesh, links=bdn.Links(prefix="one/"))
+        second = Case(self.mesh, links=bdn.Links(prefix="two/"), lr=0.01)
+        for step in range(STEPS):
+            for case in (first, second):
+                case.optimizer.zero_grad()
+                case.plain_optimizer.zero_grad()
+            x = batch(self.rank, step)
+            (loss_of(first.model, x) + loss_of(second.model, x)).backward()
+            for case in (first, second):
+                case.plain_backward(step)
+                case.optimizer.step()
+                case.plain_optimizer.step()
+        for case in (first, second):
+            case.check()
+            case.optimizer.close()
+
+
+class Repeated(Case):
+    """Twice the same, with a momentum before error feedback: the same bits."""
+
+    def run(self):
+        links = bdn.Links(push="ef(onebit(block=64))", pull="ef(onebit(block=64))", momentum=0.9)
+        found = []
+        for _ in range(2):
+            case = Case(self.mesh, links=links, make_optimizer=lambda params: torch.optim.SGD(params, lr=0.05))
+            for step in range(STEPS):
+                case.step(step)
+            case.optimizer.close()
+            found.append([param.full_tensor() for param in case.model.parameters()])
+        assert all(torch.equal(one, other) for one, other in zip(*found))
+
+
 class Saved(Case):
     """By torch.distributed.checkpoint, into a model and an optimizer that have done other things."""
 
@@ -391,6 +531,20 @@ def refused_save(mesh):
     return Refused(lambda: bdn.save("nowhere", {"model": model}), "DTensors", "torch.distributed.checkpoint", "CommState")
 
 
+class Half(Case):
+    """A layer that nobody has sharded: a warning."""
+
+    def run(self):
+        model = Net()
+        fully_shard(model.first, mesh=self.mesh["shard"])
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            bdn.DistributedOptimizer(inner, model, worker=sharded.new_group(self.mesh["island"])).close()
+        texts = [str(one.message) for one in caught if "is not sharded" in str(one.message)]
+        assert len(texts) == 1 and "'second.weight' (4 of 6 parameters)" in texts[0], texts
+
+
 def refused_mesh(mesh):
     return Refused(lambda: sharded.new_group(mesh), "a mesh of 2 dimensions is no group", "mesh['island']")
 
@@ -428,6 +582,16 @@ CASES = {
     "compressed": lambda mesh: Case(
         mesh, links=LOSSY, make_optimizer=lambda params: torch.optim.SGD(params, lr=0.05), tolerance=0.05
     ),
+    "frozen": Frozen,
+    "other layers": OtherLayers,
+    "made on the meta device": Meta,
+    "compiled whole": CompiledWhole,
+    "weighted": Weighted,
+    "overflowed": Overflowed,
+    "two models": lambda mesh: Two.__new__(Two).of(mesh),
+    "repeated": lambda mesh: Repeated.__new__(Repeated).of(mesh),
+    "islands of one": lambda mesh: Case(init_device_mesh("cpu", (4, 1), mesh_dim_names=("island", "shard"))),
+    "half": lambda mesh: Half.__new__(Half).of(mesh),
     "local steps": Local,
     "tensor parallel": Tensors,
     "three dimensions": lambda mesh: Tensors(

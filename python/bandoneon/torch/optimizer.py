@@ -34,7 +34,7 @@ from .local_group_synchronizer import LocalGroupSynchronizer
 from .loss_scale import LossScale
 from .names import Names
 from .parameters import ParameterSet, learning_rates, terms_by_group, tied_by_memory
-from .shards import is_shard
+from .shards import is_shard, warn_of_unsharded
 from .sliced_parameters import SlicedParameterSet
 from .synchronizer import Synchronizer
 from .torch_internals import module_of
@@ -139,7 +139,9 @@ def DistributedOptimizer(
     if overlap == "forward":
         _check_apart_in_forward(names.in_forward_order(groups))
         _check_none_is_sharded(names.in_forward_order(groups))
-    added = parameters.add(names.in_forward_order(groups), terms_by_group(groups))
+    named = names.in_forward_order(groups)
+    added = parameters.add(named, terms_by_group(groups))
+    warn_of_unsharded(watched, named)
     scale = LossScale(links.scaler, table)
     weights = Weight(links.weight, unit)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 
 import torch
 
@@ -56,6 +57,26 @@ def check_may_be_sharded(name, param, options):
             'not draw, by Links(overrides={"PATTERN": dict(push="none", pull="none")})',
             tensor=name,
         )
+
+
+def warn_of_unsharded(model, named):
+    """Where FSDP2 shards a model but for some parameters, whose gradients it does not reduce."""
+    if model is None or not any(_is_fsdp(type(module)) for module in model.modules()):
+        return
+    plain = [name for name, param in named if param.requires_grad and not is_shard(param)]
+    if plain:
+        warnings.warn(
+            f"{plain[0]!r} ({len(plain)} of {len(named)} parameters) is not sharded, so FSDP2 does not reduce its gradient "
+            "inside an island, and the ranks of an island would come apart: call fully_shard() on the whole model, too, or reduce "
+            "the gradient yourself",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+
+
+@functools.lru_cache(maxsize=None)
+def _is_fsdp(kind):
+    return any(cls.__name__ == "FSDPModule" for cls in kind.__mro__)
 
 
 def places_of(named):
