@@ -273,6 +273,8 @@ constexpr Setting kWorkerSettings[] = {
     kQualityGuard,
     kHistoryFile,
     {"library", "", "libbandoneon.so that the Python package loads instead of its own"},
+    {"island", "",
+     "Python, under torchrun: number of this torchrun among several that share the job, from 0"},
     kJobId,
     kToken,
     kTokenFile,

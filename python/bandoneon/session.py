@@ -44,7 +44,9 @@ def init(
     """Joins the job and waits until everybody has come; returns this process's worker.
 
     Under `bandoneon run` there is nothing to say. Under torchrun the rank is torchrun's, and the
-    scheduler's address comes from `scheduler="host:port"` or BANDONEON_SCHEDULER. With `attach="unix:@NAME"`
+    scheduler's address comes from `scheduler="host:port"` or BANDONEON_SCHEDULER. Where several torchruns share a job,
+    each an island of as many processes, BANDONEON_ISLAND numbers them from 0, and the rank is counted on from one
+    to the next (docs/sharded.md). With `attach="unix:@NAME"`
     or BANDONEON_ATTACH the process takes part through its host's bandoneon-worker, which listens there and
     knows the scheduler. `settings` are
     those of a worker (bandoneon.settings_help()), with underscores for dashes. `config` is a file of
@@ -215,7 +217,31 @@ def _rank(argument: int | None, configured: str | None = None) -> int | str | No
         return argument
     if "BANDONEON_RANK" in os.environ:
         return None  # The library reads it.
-    return _torchrun_number("RANK") if configured is None else configured
+    if configured is not None:
+        return configured
+    rank, island = _torchrun_number("RANK"), _island()
+    return rank if island is None or rank is None else island * _world_size_of_island() + rank
+
+
+def _island() -> int | None:
+    """The number of this process's torchrun among those that share the job; None where it has one alone."""
+    text = os.environ.get("BANDONEON_ISLAND")
+    if text is None:
+        return None
+    if not text.isdecimal():
+        raise errors.InvalidArgument(f"BANDONEON_ISLAND={text!r} is no number of an island, 0 or more")
+    if "RANK" not in os.environ:
+        raise errors.InvalidArgument(
+            "BANDONEON_ISLAND numbers torchruns, and torchrun has not started this process, which has no RANK"
+        )
+    return int(text)
+
+
+def _world_size_of_island() -> int:
+    size = _torchrun_number("WORLD_SIZE")
+    if size is None or size < 1:
+        raise errors.InvalidArgument("BANDONEON_ISLAND needs torchrun's WORLD_SIZE, the number of processes of an island")
+    return size
 
 
 def _place_to_attach(configured: Mapping[str, Any]) -> dict[str, int | None]:
@@ -246,10 +272,12 @@ def _check_world_size(worker: Worker) -> None:
     world_size = None if "BANDONEON_RANK" in os.environ else _torchrun_number("WORLD_SIZE")
     if world_size is None or world_size == worker.size:
         return
+    if _island() is not None and worker.size % world_size == 0:
+        return
     refusal = (
         f"torchrun's WORLD_SIZE is {world_size} but the job has {worker.size} workers; give "
         f"bandoneon-scheduler --workers={world_size} (hosts, where each has a bandoneon-worker) or start "
-        f"{worker.size} processes"
+        f"{worker.size} processes; or BANDONEON_ISLAND, where each island of the job has a torchrun of its own"
     )
     worker.abort_job(refusal)  # So that a worker that has not come this far hears why.
     worker.close()

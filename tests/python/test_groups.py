@@ -7,6 +7,7 @@ import torch
 
 import bandoneon
 import bandoneon.torch as bdn
+from bandoneon import session
 from bandoneon.torch import algorithms, sharded
 from cluster_helpers import ONEBIT, loss_of, make_batch, make_model, run_job
 
@@ -292,3 +293,25 @@ def test_a_late_rank_of_the_group_is_named():
             bdn.push_pull(torch.ones(3), "w", worker=group).wait()
 
     run_job(job, workers=3)
+
+
+@pytest.mark.parametrize(
+    "variables, rank",
+    [
+        ({"BANDONEON_ISLAND": "2", "RANK": "1", "WORLD_SIZE": "4"}, 9),
+        ({"RANK": "1", "WORLD_SIZE": "4"}, 1),
+        ({"BANDONEON_ISLAND": "-1", "RANK": "1", "WORLD_SIZE": "4"}, "BANDONEON_ISLAND='-1' is no number of an island"),
+        ({"BANDONEON_ISLAND": "1"}, "torchrun has not started this process"),
+        ({"BANDONEON_ISLAND": "1", "RANK": "0"}, "needs torchrun's WORLD_SIZE"),
+    ],
+)
+def test_ranks_count_on_from_one_island_to_the_next(monkeypatch, variables, rank):
+    for name in ("BANDONEON_ISLAND", "BANDONEON_RANK", "RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    if isinstance(rank, int):
+        assert session._rank(None) == rank
+    else:
+        with pytest.raises(bandoneon.InvalidArgument, match=rank):
+            session._rank(None)

@@ -20,8 +20,9 @@ from ..errors import InvalidArgument
 from ..session import default_worker
 from ..worker import Worker
 from ..worker_group import WorkerGroup
+from .broadcast import allgather_object
 
-__all__ = ["WorkerGroup", "new_group"]
+__all__ = ["WorkerGroup", "across_islands", "new_group"]
 
 
 def new_group(ranks: Iterable[int] | Any, *, worker: Worker | None = None) -> WorkerGroup:
@@ -36,6 +37,24 @@ def new_group(ranks: Iterable[int] | Any, *, worker: Worker | None = None) -> Wo
     worker = worker or default_worker()
     group = _process_group(ranks)
     return WorkerGroup(worker, _listed(ranks) if group is None else _ranks_of(group, worker))
+
+
+def across_islands(group: Any = None, *, worker: Worker | None = None) -> WorkerGroup:
+    """The group of those that have this process's rank in a torch.distributed of their own: for islands that know
+    nothing of each other but through this job, as where each has a torchrun. Collective in the whole job.
+
+    group: the process group inside the island whose ranks tell who holds which part; by default all of the island.
+    """
+    worker = worker or default_worker()
+    mine = [torch.distributed.get_rank(group), torch.distributed.get_world_size(group)]
+    places = dict(zip(worker.present(), allgather_object(mine, worker=worker)))
+    for rank, other in places.items():
+        if other[1] != mine[1]:
+            raise InvalidArgument(
+                f"worker {worker.rank} is one of {mine[1]} ranks of its island, and worker {rank} one of {other[1]}: islands "
+                "that exchange a sharded model are of one size"
+            )
+    return WorkerGroup(worker, [rank for rank, other in places.items() if other[0] == mine[0]])
 
 
 def _process_group(ranks):
