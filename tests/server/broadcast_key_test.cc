@@ -35,8 +35,9 @@ class BroadcastKeyTest : public ::testing::Test {
   void FetchHolding(Rank rank, Step step, const std::string& held) {
     FetchWith(rank, step, Buffer::CopyOf(DigestOf(std::as_bytes(std::span(held)))));
   }
-  void FetchWith(Rank rank, Step step, const Buffer& payload) {
-    const Frame fetch = MakeBare(FrameType::kFetch, kKey, step, rank, 4);
+  void FetchWith(Rank rank, Step step, const Buffer& payload, uint8_t flags = 0) {
+    Frame fetch = MakeBare(FrameType::kFetch, kKey, step, rank, 4);
+    fetch.header.flags = flags;
     outbox_.Add(Target().OnFetch(WorkerNode(rank), MakeFrame(fetch.header, payload)));
   }
   // Whether a worker was told last that it has the value.
@@ -121,6 +122,30 @@ TEST_F(BroadcastKeyTest, TakesARepeatAndRefusesASecondRootOrAnotherValue) {
   EXPECT_THAT(std::string(Error(1).message()), HasSubstr("from rank 0, and rank 1 sends another"));
   Init(2, 2, "abc");
   EXPECT_THAT(std::string(Error(2).message()), HasSubstr("has 4 bytes, not 3"));
+}
+
+TEST_F(BroadcastKeyTest, WhoDoesWithoutAValueTakesPartAndIsSentNone) {
+  FetchWith(1, 1, Buffer(), kFlagUnwanted);
+  EXPECT_EQ(outbox_.LastTo(1)->header.type, FrameType::kWaiting);
+  Init(0, 1, "aaaa");
+  EXPECT_TRUE(WasToldSame(1));
+  Fetch(2, 1);
+  EXPECT_EQ(Value(2), "aaaa");
+  Init(0, 2, "bbbb");
+  FetchWith(1, 2, Buffer(), kFlagUnwanted);
+  EXPECT_EQ(Value(2), "aaaa");  // the next value waits for it
+  Fetch(2, 2);
+  EXPECT_EQ(Value(2), "bbbb");
+  EXPECT_TRUE(WasToldSame(1));
+  EXPECT_EQ(outbox_.LastTo(1)->header.step, 2u);
+  // It holds for that step alone.
+  Init(1, 3, "cccc");
+  Fetch(0, 3);
+  Fetch(2, 3);
+  Init(0, 4, "dddd");
+  Fetch(1, 4);
+  Fetch(2, 4);
+  EXPECT_EQ(Value(1), "dddd");
 }
 
 TEST_F(BroadcastKeyTest, KeepsAValueUntilEverybodyHasAskedForTheNext) {
