@@ -3,6 +3,7 @@ come back are in tests/system/elastic_test.py."""
 
 import inspect
 import math
+import time
 
 import pytest
 import torch
@@ -154,6 +155,25 @@ def test_parts_of_a_batch_make_the_mean_of_all_samples():
     for _, weights in results:
         for name, param in plain.named_parameters():
             assert torch.allclose(weights[name], param, atol=1e-6), name
+
+
+@pytest.mark.parametrize("seconds, least, most", [(0.005, 2, 25), (0.12, 7, 11)])
+def test_ballots_are_as_seldom_as_steps_are_short(seconds, least, most):
+    steps = 10 if seconds > 0.1 else 60
+
+    def train(worker):
+        state = bdn.TrainingState({"model": make_model()}, worker=worker)
+        for _ in state.steps(1):
+            cast, casts = state._ballot.cast, []
+            state._ballot.cast = lambda *arguments: (casts.append(state._step), cast(*arguments))
+        for step in state.steps(steps):
+            assert state.shard == (worker.rank, 2)
+            time.sleep(seconds * (1 + worker.rank))  # They measure different times.
+        return casts
+
+    first, second = run_job(train)
+    assert first == second
+    assert least <= len(first) <= most, first
 
 
 def test_loops_follow_each_other_and_may_be_left():
