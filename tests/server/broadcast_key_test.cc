@@ -6,6 +6,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/key_rebuild.h"
+#include "server/key_state.h"
 #include "tests/support/shard_rig.h"
 
 namespace bdn::testing {
@@ -316,6 +318,37 @@ TEST_F(BroadcastKeyTest, AStepThatNeverHadAValueIsNotSaidToHaveHadOne) {
 TEST_F(BroadcastKeyTest, TellsARootWhoseValueWasLostToSendItAgain) {
   Probe(0, 1);
   EXPECT_THAT(RanksOf(*outbox_.LastTo(0)), ElementsAre(0));
+}
+
+// Its server was lost, and the new one learns of the key from all. The root has gone on before the
+// newcomer asks.
+TEST_F(BroadcastKeyTest, ANewcomerToARebuiltKeyStandsWhereTheOthersStoodWhenItCame) {
+  KeyState state;
+  state.plan = plan_;
+  RebuildingKey(&state, &shard_).Begin();
+  const auto report = [&](Rank rank, const KeyReport& report) {
+    const Frame bare = MakeBare(FrameType::kReport, kKey, 0, rank, 4);
+    (void)RebuildingKey(&state, &shard_)
+        .OnReport(WorkerNode(rank), MakeFrame(bare.header, EncodeReport(report)));
+  };
+  report(0, {.done = 4, .open = 5, .is_root = true});
+  report(1, {.done = 4});
+  EXPECT_FALSE(state.rebuild.is_over());
+  report(2, {});
+  ASSERT_TRUE(state.rebuild.is_over());
+  state_ = state.broadcast;
+  Init(0, 5, "aaaa");
+  Fetch(1, 5);
+  EXPECT_EQ(Value(1), "aaaa");
+  Frame position = MakeBare(FrameType::kFetch, kKey, 0, 2, 4);
+  position.header.part = StatePart::kPosition;
+  position.header.request = 1;
+  outbox_.Add(Target().OnPosition(WorkerNode(2), position.header));
+  const auto told = DecodePosition(outbox_.LastTo(2)->payload.span());
+  ASSERT_TRUE(told.ok());
+  EXPECT_EQ(told->step, 4u);
+  Fetch(2, 5);
+  EXPECT_EQ(Value(2), "aaaa");
 }
 
 }  // namespace
