@@ -665,7 +665,7 @@ void LocalJob::NoteGone(std::string_view text) {
   if (at == std::string_view::npos) return;
   const std::string_view behind = text.substr(at + kGoneLine.size());
   int number = 0;
-  const std::string digits(behind.substr(0, behind.find(' ')));
+  const std::string digits(behind.substr(0, behind.find_first_not_of("0123456789")));
   if (!absl::SimpleAtoi(digits, &number)) return;
   if (number >= 0 && number < static_cast<int>(workers_.size())) gone_.insert(worker(number));
 }
