@@ -22,6 +22,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
@@ -42,6 +43,7 @@ constexpr char kDoneLine[] = "the job is done";
 constexpr char kDoneWithoutLine[] = "the job is done, without ";
 // The scheduler's line when it has taken workers in, up to their names.
 constexpr char kTakenInLine[] = " workers: with ";
+constexpr std::string_view kGoneLine = " workers: without worker ";
 // The scheduler's line when a signal ends it, with 0, and its journal keeps the job.
 constexpr char kLeftLine[] = "the job goes on: its nodes wait up to";
 // The exit code of a program that the job has gone on without, and that may be started anew.
@@ -210,6 +212,7 @@ void LocalJob::HandleText(size_t process, ProcessGroup::Stream stream, std::stri
     has_begun_ |= text.find(kBegunLine) != std::string_view::npos;
     has_left_job_ |= text.find(kLeftLine) != std::string_view::npos;
     NoteTakenIn(text);
+    NoteGone(text);
     if (text.find(kDoneLine) != std::string_view::npos) NoteEndOfProgram();
     NoteOutlived(text);
   }
@@ -546,6 +549,7 @@ void LocalJob::HandleEnd(size_t process, int code) {
   const bool is_late_kill = phase_ == Phase::kEndingDaemons && options_.may_lose_servers &&
                             is_server(process) && code == 128 + SIGKILL;
   if (is_late_kill) return;
+  if (is_well && HasLeftOthers({process, code})) return;
   // A worker leaves when all have done their work, so one that has ended with 0 tells that of all,
   // also where the log does not. A program that left the others to themselves is taken for that,
   // too.
@@ -622,6 +626,7 @@ void LocalJob::StartWorkerAgain(size_t process) {
   // The job goes on without it.
   if (!started.ok()) return Say(std::string(started.message()));
   worker_restarts_.Started(process, Clock::now());
+  gone_.erase(process);
   if (!input.empty()) group_.Write(process, input);
   std::erase_if(lost_, [process](const Failure& each) { return each.process == process; });
   restarts_[process].push_back(end);
@@ -653,6 +658,25 @@ void LocalJob::NoteTakenIn(std::string_view text) {
     const std::string name = absl::StrFormat(" worker %d (", process - worker(0));
     if (names.find(name) != std::string::npos) worker_restarts_.TakenIn(process);
   }
+}
+
+void LocalJob::NoteGone(std::string_view text) {
+  const size_t at = text.find(kGoneLine);
+  if (at == std::string_view::npos) return;
+  const std::string_view behind = text.substr(at + kGoneLine.size());
+  int number = 0;
+  const std::string digits(behind.substr(0, behind.find_first_not_of("0123456789")));
+  if (!absl::SimpleAtoi(digits, &number)) return;
+  if (number >= 0 && number < static_cast<int>(workers_.size())) gone_.insert(worker(number));
+}
+
+bool LocalJob::HasLeftOthers(const Failure& ended) {
+  if (phase_ != Phase::kRunning || is_at_end_ || !gone_.contains(ended.process)) return false;
+  Say(absl::StrFormat(
+      "%s after it had left the job; it is not started again, and the job goes on without it",
+      DescribeEnd(ended)));
+  lost_.push_back(ended);
+  return true;
 }
 
 void LocalJob::HandleRestarts(Clock::time_point now) {

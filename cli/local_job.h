@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -203,6 +204,11 @@ class LocalJob {
   void NoteEndOfProgram();
   // Reads which workers were taken in, as the scheduler's log tells.
   void NoteTakenIn(std::string_view text);
+  // Reads which workers the job goes on without, as the scheduler's log tells.
+  void NoteGone(std::string_view text);
+  // Returns whether this is a worker that had left the job, which goes on, and whose program has
+  // then ended well. Notes that, and says so.
+  bool HasLeftOthers(const Failure& ended);
   // Does what is due of workers that are started again.
   void HandleRestarts(Clock::time_point now);
   // Returns the line with the restarts behind it, if there were any.
@@ -261,6 +267,7 @@ class LocalJob {
   // Whether a worker has ended with 0, or the scheduler has said that the job is done. The others
   // leave, too, or have left, and nobody is taken in any more.
   bool is_at_end_ = false;
+  std::set<size_t> gone_;  // workers without which the job goes on
   // Whether all nodes have joined, as the scheduler's log tells. A job that lacks a worker before
   // that never begins.
   bool has_begun_ = false;

@@ -282,6 +282,9 @@ absl::Status Job::CheckMember(NodeId node) const {
   if (!failure_.ok()) return failure_;
   if (!table_.frozen()) return FailedPrecondition("not all nodes have joined yet");
   const MembershipTable::Member* member = table_.Find(node);
+  if (member == nullptr && table_.WasForgotten(node)) {
+    return Evicted("the job goes on without node %d, which waited to be taken in", node);
+  }
   if (member == nullptr) return NotFound("node %d is not of this job", node);
   if (member->left) return FailedPrecondition("node %d has left", node);
   if (!member->evicted.ok()) return member->evicted;

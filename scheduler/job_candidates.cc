@@ -101,7 +101,8 @@ absl::Status Job::LoseCandidate(NodeId node, const std::string& how) {
 void Job::OnCandidateGone(NodeId node, const std::string& how) {
   const std::string name = DescribeWorker(node);
   Happened("lost", absl::StrFormat("%s, which waited to be taken in, %s", name, how));
-  CompleteAll(calls_.Of(node), NotFound("%s is not of this job any more: it %s", name, how));
+  CompleteAll(calls_.Of(node),
+              Evicted("the job goes on without %s, which waited to be taken in: it %s", name, how));
   candidates_.Withdraw(node);
   declarations_.ForgetCandidate(node);
   table_.ForgetCandidate(node);

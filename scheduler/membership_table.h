@@ -116,6 +116,10 @@ class MembershipTable {
   bool CanAddCandidate(const NodeInfo& worker, uint64_t join_id) const;
   // Adds a candidate, which has a lease and is in no membership. REQUIRES: CanAddCandidate.
   void AddCandidate(const NodeInfo& worker, uint64_t join_id, absl::Time now);
+  // Returns whether there was a node of this id that is forgotten: a candidate.
+  bool WasForgotten(NodeId node) const {
+    return frozen() && node > 0 && node < next_id_ && !members_.contains(node);
+  }
   // Forgets a candidate. REQUIRES: the node is one.
   void ForgetCandidate(NodeId worker);
   // Takes candidates into the membership, whose epoch rises. REQUIRES: `workers` is not empty, and

@@ -36,10 +36,15 @@ absl::Status ServiceCore::Authorize(const grpc::ServerContext& context) {
 
 absl::Status ServiceCore::CheckCaller(const bandoneon::control::Caller& caller) const {
   std::optional<uint64_t> join_id;
+  bool was_forgotten = false;
   host_.Read([&](const Job& job, absl::Time) {
     const MembershipTable::Member* member = job.table().Find(caller.node());
     if (member != nullptr && job.table().frozen()) join_id = member->join_id;
+    was_forgotten = job.table().WasForgotten(caller.node());
   });
+  if (was_forgotten) {
+    return Evicted("the job goes on without node %d, which waited to be taken in", caller.node());
+  }
   if (!join_id.has_value()) return NotFound("node %d is not of this job", caller.node());
   if (*join_id == caller.incarnation()) return absl::OkStatus();
   return FailedPrecondition("who calls as node %d joined a scheduler that is gone, or is another",

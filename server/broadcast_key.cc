@@ -49,6 +49,7 @@ void BroadcastState::SetRoster(std::shared_ptr<const Places> now) {
   const std::vector<Step> confirmed = std::exchange(had, std::vector<Step>(places->size()));
   std::vector<std::optional<Digest>> held = std::move(holds);
   holds.assign(places->size(), std::nullopt);
+  const std::vector<Step> without = std::exchange(unwanted, std::vector<Step>(places->size()));
   const std::vector<std::optional<Step>> stood =
       std::exchange(stood_at, std::vector<std::optional<Step>>(places->size()));
   Step latest = std::max(value.step, next.step);
@@ -64,6 +65,7 @@ void BroadcastState::SetRoster(std::shared_ptr<const Places> now) {
     fetches[i] = fetched[IndexOf(*was)];
     had[i] = confirmed[IndexOf(*was)];
     holds[i] = held[IndexOf(*was)];
+    unwanted[i] = without[IndexOf(*was)];
   }
   CountBehind();
 }
@@ -223,6 +225,10 @@ absl::Status BroadcastKey::CheckFetch(const Frame& frame) const {
 
 Frame BroadcastKey::ValueFor(Place place) {
   FrameHeader header = AnswerOf(FrameType::kValue, state_.value.step);
+  if (state_.unwanted[IndexOf(place)] == state_.value.step) {
+    header.flags = kFlagSame;
+    return Frame{header, {}};
+  }
   if (const std::optional<Digest>& held = state_.holds[IndexOf(place)]; held.has_value()) {
     std::optional<Digest>& digest = state_.value.digest;
     // The digest is a pass over the value, so it is made when the first worker sends one.
@@ -255,6 +261,7 @@ Sends BroadcastKey::OnFetch(NodeId from, const Frame& frame) {
   if (!frame.payload.empty()) {
     std::ranges::copy(frame.payload.span(), held.emplace().begin());
   }
+  if ((header.flags & kFlagUnwanted) != 0) state_.unwanted[IndexOf(*place)] = header.step;
   state_.NoteFetch(*place, header.step);
   if (header.step == state_.value.step) return {{from, ValueFor(*place)}};
   Sends sends = PutNextInForce();

@@ -41,7 +41,8 @@ struct BroadcastState {
   std::vector<std::optional<Step>> stood_at;
   // By place: the digest that the worker sent with its fetch of the step in `fetches`, if any.
   std::vector<std::optional<Digest>> holds;
-  size_t num_behind = 0;  // the number of places for which IsBehind is true
+  std::vector<Step> unwanted;  // by place: the highest step whose bytes it does without
+  size_t num_behind = 0;       // the number of places for which IsBehind is true
 
   // Sets another roster. Workers that were in the one before keep what they have fetched and have.
   void SetRoster(std::shared_ptr<const Places> now);

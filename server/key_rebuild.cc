@@ -1,6 +1,7 @@
 #include "server/key_rebuild.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -382,6 +383,18 @@ Sends RebuildingKey::DecideBroadcast() {
   for (size_t i = 0; i < rebuild.reports.size(); ++i) {
     state.NoteHas(PlaceAt(i), std::max(rebuild.reports[i]->done, stands_at));
     state.NoteFetch(PlaceAt(i), rebuild.reports[i]->done);
+  }
+  // A newcomer that has not asked yet where the key stands is to stand where all others stood at
+  // the boundary. Who has begun a broadcast since stood at the step before it.
+  std::optional<Step> stood_at;
+  for (const auto& report : rebuild.reports) {
+    if (report->done == 0 && report->open == 0) continue;
+    const Step at = report->open != 0 ? report->open - 1 : report->done;
+    stood_at = std::min(stood_at.value_or(at), at);
+  }
+  for (size_t i = 0; i < rebuild.reports.size(); ++i) {
+    const KeyReport& report = *rebuild.reports[i];
+    if (report.done == 0 && report.open == 0) state.stood_at[i] = stood_at;
   }
   // After the facts of the places, of which it counts those that are behind.
   BroadcastValue value = {.step = stands_at};

@@ -175,8 +175,9 @@ Sends ServerShard::OnBroadcastFrame(NodeId from, const Frame& frame, KeyState* s
   if (asks_position) {
     return BroadcastKey(*state->plan, &state->broadcast, &context_).OnPosition(from, header);
   }
+  const uint8_t legal = header.type == FrameType::kFetch ? kFlagUnwanted : 0;
   const bool is_about_dense = header.part != StatePart::kNone || header.element_offset != 0 ||
-                              header.request != 0 || header.flags != 0;
+                              header.request != 0 || (header.flags & ~legal) != 0;
   if (is_about_dense) {
     return context_.Refuse(
         from, header,

@@ -43,6 +43,21 @@ struct Presence {
   bool operator==(const Presence&) const = default;
 };
 
+// What a worker has of the value of a broadcast before it comes.
+enum class Holding {
+  kUnknown,  // parts of it maybe: those are not sent, by their digests
+  kNothing,  // so nothing is hashed
+  kValue,    // it takes part, is sent nothing, and of its data the sizes alone are looked at
+};
+
+// A broadcast: overwrites `data` with that of worker `root`.
+struct BroadcastCall {
+  std::string name;
+  std::span<const MutableByteSpan> data;  // in order: how it is cut differs between workers
+  Rank root = 0;
+  Holding holding = Holding::kUnknown;  // of the root, nothing is looked at
+};
+
 // One of several gradients that are pushed as their sum.
 struct PushSource {
   // An array of the tensor's declared type and size. Null: `codec` and `payload` replace it.
@@ -168,11 +183,14 @@ class Client {
     return results.front();
   }
 
-  // Overwrites `data` with the root's on every worker. Collective; the name is declared on first
+  // Overwrites data with the root's on every worker. Collective; the name is declared on first
   // use. A name made by NameAmong is of the workers of its group alone, here and in Meet and
-  // Barrier; through a host's daemon it is Unimplemented.
-  virtual absl::Status Broadcast(const std::string& name, MutableByteSpan data, Rank root,
-                                 absl::Duration timeout) = 0;
+  // Barrier; through a host's daemon it is Unimplemented. InvalidArgument: there is no such root.
+  virtual absl::Status BroadcastParts(const BroadcastCall& call, absl::Duration timeout) = 0;
+  absl::Status Broadcast(const std::string& name, MutableByteSpan data, Rank root,
+                         absl::Duration timeout) {
+    return BroadcastParts({.name = name, .data = {&data, 1}, .root = root}, timeout);
+  }
   // Waits for all workers that are present to call it with this name. Returns their ranks, rising:
   // the same to all who met. The ranks of workers that were lost are vacant.
   virtual absl::StatusOr<std::vector<Rank>> Meet(const std::string& name,

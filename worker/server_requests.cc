@@ -11,6 +11,7 @@
 #include "common/wire/message.h"
 #include "worker/error_fields.h"
 #include "worker/long_waits.h"
+#include "worker/scattered_bytes.h"
 
 namespace bdn {
 namespace {
@@ -202,41 +203,50 @@ absl::StatusOr<ServerRequests::Answers> ServerRequests::Ask(
 
 // ---- Broadcasts
 
-absl::Status ServerRequests::Broadcast(const std::string& name, uint32_t id, MutableByteSpan data,
-                                       Rank root, absl::Time deadline) {
+absl::Status ServerRequests::Broadcast(const BroadcastCall& call, uint32_t id,
+                                       absl::Time deadline) {
+  const ScatteredBytes data(call.data);
   std::vector<RequestTable::Request> requests;
   std::vector<TensorPart> parts;
   bool is_root;
   {
     MutexLock lock(tensors_->mutex());
     BDN_RETURN_IF_ERROR(tensors_->participation().Check());
-    is_root = tensors_->participation().rank == root;
+    is_root = tensors_->participation().rank == call.root;
     const Tensor& tensor = tensors_->at(id);
     parts = tensor.parts;
     for (const TensorPart& part : parts) {
-      const FrameHeader header =
-          BroadcastHeader(is_root ? FrameType::kInit : FrameType::kFetch, part.exchange->id(),
-                          kNumberedLater, part.elements);
-      const ByteSpan own = data.subspan(part.offset, part.elements);
-      // The root's bytes are copied, because a transport may still be sending them when the call
-      // has timed out.
-      Buffer payload = is_root ? Buffer::CopyOf(own) : DigestPayload(own);
-      requests.push_back(RequestFor(part.exchange->key(), MakeFrame(header, std::move(payload)),
-                                    tensor.declaration.name, root));
+      FrameHeader header = BroadcastHeader(is_root ? FrameType::kInit : FrameType::kFetch,
+                                           part.exchange->id(), kNumberedLater, part.elements);
+      if (!is_root && call.holding == Holding::kValue) header.flags = kFlagUnwanted;
+      requests.push_back(RequestFor(part.exchange->key(), MakeFrame(header, {}),
+                                    tensor.declaration.name, call.root));
+    }
+  }
+  // Without the lock, as these are passes over all bytes.
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const auto [offset, size] = std::pair(parts[i].offset, parts[i].elements);
+    Frame& frame = requests[i].frame;
+    if (is_root) {
+      // They are copied, because a transport may still be sending them when the call has timed out.
+      frame = MakeFrame(frame.header, data.Copy(offset, size));
+    } else if (call.holding == Holding::kUnknown) {
+      Buffer scratch;
+      frame = MakeFrame(frame.header, DigestPayload(data.View(offset, size, &scratch)));
     }
   }
   BDN_ASSIGN_OR_RETURN(const Answers values,
-                       Ask("broadcast '" + name + "'", std::move(requests), deadline));
-  if (is_root) return absl::OkStatus();
+                       Ask("broadcast '" + call.name + "'", std::move(requests), deadline));
+  if (is_root || call.holding == Holding::kValue) return absl::OkStatus();
   for (const TensorPart& part : parts) {
     const Frame& value = values.at(part.key);
-    if (IsSame(value, part.elements)) continue;
+    if (call.holding == Holding::kUnknown && IsSame(value, part.elements)) continue;
     // A server is a peer: its bytes are checked before they are copied.
     if (value.payload.size() != part.elements) {
-      return Internal("broadcast '%s': a value of %d bytes, not %d", name, value.payload.size(),
-                      part.elements);
+      return Internal("broadcast '%s': a value of %d bytes, not %d", call.name,
+                      value.payload.size(), part.elements);
     }
-    std::memcpy(data.data() + part.offset, value.payload.data(), part.elements);
+    data.Write(part.offset, value.payload.span());
   }
   return absl::OkStatus();
 }

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "common/base/buffer.h"
 #include "common/base/clock.h"
+#include "worker/client.h"
 #include "worker/pipeline/request_runner.h"
 #include "worker/state_call.h"
 #include "worker/tensor_table.h"
@@ -30,9 +31,9 @@ class ServerRequests {
   ServerRequests(const ServerRequests&) = delete;
   ServerRequests& operator=(const ServerRequests&) = delete;
 
-  // Makes a broadcast, as Client says. `tensor` is the id with which its name was declared.
-  absl::Status Broadcast(const std::string& name, uint32_t tensor, MutableByteSpan data, Rank root,
-                         absl::Time deadline);
+  // Makes a broadcast, as Client says, from a worker of this rank. `tensor` is the id with which
+  // its name and size were declared.
+  absl::Status Broadcast(const BroadcastCall& call, uint32_t tensor, absl::Time deadline);
   // Asks where these keys stand at their servers, for a worker that joins later. Keys that no
   // server has any more, because all workers are done with them, are left out.
   absl::StatusOr<std::map<Key, KeyPosition>> AskPositions(std::span<const Key> keys,

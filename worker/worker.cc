@@ -11,6 +11,7 @@
 #include "common/base/status.h"
 #include "common/cluster/membership_history.h"
 #include "worker/link_states.h"
+#include "worker/scattered_bytes.h"
 
 namespace bdn {
 namespace {
@@ -671,29 +672,31 @@ absl::StatusOr<TensorFacts> Worker::FactsOf(uint32_t id) const {
 
 // ---- What is asked of the servers besides exchanges
 
-absl::Status Worker::Broadcast(const std::string& name, MutableByteSpan data, Rank root,
-                               absl::Duration timeout) {
-  if (root < 0 || root >= num_processes_) {
-    return InvalidArgument("broadcast '%s': root %d is not one of %d workers", name, root,
+absl::Status Worker::BroadcastParts(const BroadcastCall& call, absl::Duration timeout) {
+  if (call.root < 0 || call.root >= num_processes_) {
+    return InvalidArgument("broadcast '%s': root %d is not one of %d workers", call.name, call.root,
                            num_processes_);
   }
-  const RankGroup among = GroupInName(name);
-  if (!among.Has(root)) {
-    return InvalidArgument("broadcast '%s': root %d is none of these ranks", name, root);
+  const RankGroup among = GroupInName(call.name);
+  if (!among.Has(call.root)) {
+    return InvalidArgument("broadcast '%s': root %d is none of these ranks", call.name, call.root);
   }
-  if (data.empty()) return absl::OkStatus();
+  const size_t bytes = ScatteredBytes(call.data).size();
+  if (bytes == 0) return absl::OkStatus();
   // The value that a newcomer is to have is of a later step than the others' first one. Nor is
   // anything declared: the sizes of the others' values may have been others.
   if (is_candidate()) return CheckTakesPart();
   const absl::Time deadline = clock_->Now() + timeout;
   // Each name and size has a key of its own, which is used again for each broadcast.
-  const TensorDeclaration declaration{.name = absl::StrFormat("broadcast/%s/%d", name, data.size()),
+  const TensorDeclaration declaration{.name = absl::StrFormat("broadcast/%s/%d", call.name, bytes),
                                       .dtype = DType::kUInt8,
-                                      .elements = data.size(),
+                                      .elements = bytes,
                                       .kind = KeyKind::kBroadcast,
                                       .ranks = among};
   BDN_ASSIGN_OR_RETURN(const std::vector<uint32_t> ids, Declare({declaration}, timeout));
-  return server_requests_->Broadcast(name, ids[0], data, WorkerOf(root), deadline);
+  BroadcastCall of_worker = call;
+  of_worker.root = WorkerOf(call.root);
+  return server_requests_->Broadcast(of_worker, ids[0], deadline);
 }
 
 absl::Status Worker::Perform(StateCall* call, absl::Duration timeout) {

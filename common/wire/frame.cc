@@ -122,7 +122,8 @@ absl::Status CheckFlags(const FrameHeader& header) {
   const bool is_unwanted = (header.flags & kFlagUnwanted) != 0;
   const uint8_t others = header.flags & ~(kFlagUnwanted | kFlagUncompressed);
   const bool is_of_round = IsOfRound(header.type);
-  const bool may_be_unwanted = is_of_round || header.type == FrameType::kProbe;
+  const bool is_fetch = header.type == FrameType::kFetch && header.part == StatePart::kNone;
+  const bool may_be_unwanted = is_of_round || header.type == FrameType::kProbe || is_fetch;
   // The flags of a round: absent, non-finite and uncompressed.
   const uint8_t of_round = header.flags & ~(kFlagUnwanted | kFlagSame);
   const bool is_same = (header.flags & kFlagSame) != 0;

@@ -69,12 +69,13 @@ enum FrameFlag : uint8_t {
   kFlagAbsent = 1 << 0,     // no gradient: header only
   kFlagNonFinite = 1 << 1,  // the gradient (or the sum) held NaN or infinity: header only
   // On a push that is absent, and on its probe: a reply without its payload will do. On a reply:
-  // the payload was left out for that reason.
+  // the payload was left out for that reason. On a fetch of a broadcast's value: a value without
+  // its payload will do, as if the fetch had its digest.
   kFlagUnwanted = 1 << 2,
   // From the next step on the key goes uncompressed both ways: a push asks for it, a reply decides
   // it. May stand beside any other flag, and beside a payload.
   kFlagUncompressed = 1 << 3,
-  // On a value: the fetch has the digest of it, so it was left out.
+  // On a value: the fetch has the digest of it, or does without it, so it was left out.
   kFlagSame = 1 << 4,
 };
 // The bytes of a fetch's payload, if it has one: the SHA-256 of the value that the asker already

@@ -99,6 +99,12 @@ class Push(ctypes.Structure):
     ]
 
 
+class Bytes(ctypes.Structure):
+    """bdn_bytes: some bytes of a broadcast."""
+
+    _fields_ = [("data", c_void_p), ("bytes", c_uint64)]
+
+
 class Result(ctypes.Structure):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -159,6 +165,11 @@ _FUNCTIONS = {
     "bdn_free_memory": (None, [c_void_p]),
     "bdn_name_among": (c_size_t, [c_char_p, POINTER(c_int32), c_size_t, c_char_p, c_size_t]),
     "bdn_broadcast": (c_int, [c_void_p, c_char_p, c_void_p, c_uint64, c_int, c_double]),
+    "bdn_broadcast_parts": (
+        c_int,
+        [c_void_p, c_char_p, POINTER(Bytes), c_size_t, c_int, c_int, c_double],
+    ),
+    "bdn_crc32c": (c_uint32, [c_void_p, c_uint64]),
     "bdn_barrier": (c_int, [c_void_p, c_char_p, c_double]),
     "bdn_meet": (c_int, [c_void_p, c_char_p, c_double, POINTER(c_int32), c_size_t, POINTER(c_size_t)]),
     "bdn_report": (c_int, [c_void_p, c_char_p, c_uint64, c_double]),

@@ -6,6 +6,7 @@ import collections
 import contextlib
 import copy
 import ctypes
+import enum
 import gc
 import json
 import operator
@@ -99,6 +100,14 @@ class Result(NamedTuple):
     step: int
     absent: bool
     nonfinite: bool
+
+
+class Holding(enum.IntEnum):
+    """What a worker has of a broadcast's value before it comes."""
+
+    UNKNOWN = 0  # what it has of it already, by hashes, is not sent
+    NOTHING = 1  # so nothing is hashed
+    VALUE = 2  # it takes part, is sent nothing, and its bytes stay as they are
 
 
 # What exchanges a tensor, as a weak reference to it.
@@ -548,6 +557,28 @@ class Worker:
                     handle, _native.c_text("broadcast", name), copy, num_bytes, root, _seconds(timeout)
                 )
             )
+
+    def broadcast_parts(
+        self,
+        name: str,
+        parts: Sequence[tuple[int, int]],
+        root: int,
+        holding: Holding = Holding.UNKNOWN,
+        keep: Any = None,
+        timeout: float | None = None,
+    ) -> None:
+        """As broadcast, of one value that lies in several places, as (address, number of bytes): each worker may cut it in its
+        own way. After Ctrl-C the places may still be written to: `keep` is what must outlive that."""
+        count = len(parts)
+        held = (_native.Bytes * count)(*parts), keep
+
+        def call(lib: ctypes.CDLL, handle: c_void_p) -> int:
+            code: int = lib.bdn_broadcast_parts(
+                handle, _native.c_text("broadcast", name), held[0], count, root, holding, _seconds(timeout)
+            )
+            return code
+
+        self._blocking(call)
 
     def barrier(self, name: str = "barrier", timeout: float | None = None) -> None:
         """Waits for all workers."""

@@ -71,6 +71,10 @@ class WorkerGroup:
         """As Worker.broadcast(), to the group. `root` is a rank of the job."""
         self.whole.broadcast(self.named(name), data, num_bytes, root, timeout)
 
+    def broadcast_parts(self, name: str, *arguments: Any, **options: Any) -> None:
+        """As Worker.broadcast_parts(), to the group."""
+        self.whole.broadcast_parts(self.named(name), *arguments, **options)
+
     def barrier(self, name: str = "barrier", timeout: float | None = None) -> None:
         """As Worker.barrier(), of the group."""
         self.whole.barrier(self.named(name), timeout)

@@ -2,17 +2,30 @@
 
     build/release/bin/bandoneon run -n 2 -s 2 -- build/venv/bin/python tests/bench/newcomers.py steps
     build/release/bin/bandoneon run -n 3 -s 2 --min-workers 1 --restarts 1 -- build/venv/bin/python tests/bench/newcomers.py handover
+    build/venv/bin/python tests/bench/newcomers.py changes
+    build/venv/bin/python tests/bench/newcomers.py replaced
+    build/venv/bin/python tests/bench/newcomers.py gpt --seed 1
 
 `steps` interleaves blocks of steps with and without it, and prints the medians of a step and their ratio. `handover` trains a
 model of so many parameters with AdamW, kills a worker, and prints how long the others stood when it came back, and the rate at
 which it got the state. `exchange` prints the rate of an exchange of as many parameters, to compare it with.
+
+The others start the job themselves. `changes` has one worker of a small model leave by SIGTERM and come back, so often, and prints the longest
+steps around. `replaced` kills every server and every worker in turn, and prints the longest time from the end of a step to that of the next.
+`gpt` trains the GPT of examples/gpt.py with the recipe updates-30x, undisturbed and with a worker that is killed, and comes back, every 60 of
+600 steps, and prints the losses on held-out text.
 """
 
 import argparse
+import json
 import logging
 import os
+import pathlib
 import signal
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 
 import torch
@@ -20,13 +33,19 @@ import torch
 import bandoneon.torch as bdn
 
 parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0], formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("mode", choices=["steps", "handover", "exchange"])
+parser.add_argument("mode", choices=["steps", "handover", "exchange", "changes", "replaced", "gpt"])
 parser.add_argument("--blocks", type=int, default=20, help="of each kind")
 parser.add_argument("--steps", type=int, default=50, help="in a block")
 parser.add_argument("--compute", type=float, default=0.01, metavar="SECONDS", help="of a step, besides the model")
 parser.add_argument("--parameters", type=float, default=100e6)
 parser.add_argument("--local", type=int, default=0, metavar="TAU", help="LocalSteps that meet every TAU steps")
+parser.add_argument("--times", type=int, default=5, help="of changes: how often")
+parser.add_argument("--every", type=int, default=60, help="of gpt: steps from one loss to the next")
+parser.add_argument("--total", type=int, default=600, help="of gpt: steps")
+parser.add_argument("--seed", type=int, default=1, help="of gpt")
+parser.add_argument("--in", dest="folder", type=pathlib.Path, help=argparse.SUPPRESS)  # of the workers that this program starts
 options = parser.parse_args()
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def make(width, depth):
@@ -120,12 +139,212 @@ def exchange(worker):
         print(f"push_pull of {tensor.nbytes / 1e9:.2f} GB runs at {tensor.nbytes / 1e6 / statistics.median(times[2:]):.0f} MB/s a worker", flush=True)
 
 
+# ---- Jobs that this program starts
+
+
+class Driven:
+    """A job of three workers of this program and two servers, whose workers write each step's end into a folder."""
+
+    def __init__(self, *arguments, seed=1):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="bandoneon-bench-"))
+        self.log = open(self.folder / "log", "w")
+        command = [ROOT / "build" / "release" / "bin" / "bandoneon", "run", "-n", 3, "-s", 2, "--min-workers", 1, "--restarts", 100, "--seed", seed,
+                   "--", sys.executable, __file__, *arguments, "--in", self.folder]
+        self.child = subprocess.Popen([str(word) for word in command], stdout=self.log, stderr=subprocess.STDOUT)
+
+    def steps(self):
+        """[(when it ended, step, rank, workers)], in the order of time."""
+        lines = [json.loads(line) for path in self.folder.glob("steps.*") for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        return sorted(map(tuple, lines))
+
+    def await_step(self, condition, limit=120):
+        """Waits until condition(steps) holds, and returns the steps."""
+        end = time.monotonic() + limit
+        while True:
+            steps = self.steps()
+            if condition(steps):
+                return steps
+            if self.child.poll() is not None or time.monotonic() > end:
+                raise SystemExit(f"the job has not got on:\n{(self.folder / 'log').read_text()[-3000:]}")
+            time.sleep(0.05)
+
+    def await_whole(self, since):
+        """Waits for 30 steps of all three that have ended after that time, behind one of fewer."""
+
+        def is_whole(steps):
+            later = [step for step in steps if step[0] > since]
+            fewer = [when for when, _, _, count in later if count < 3]
+            return bool(fewer) and len([1 for when, _, _, count in later if count == 3 and when > max(fewer)]) > 90
+
+        self.await_step(is_whole)
+
+    def pid(self, kind):
+        """Of "worker 1" or "server 0"."""
+        name, number = kind.split()
+        for entry in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+                environment = (entry / "environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            is_ours = self._is_descendant(int(entry.name))
+            is_worker = str(self.folder).encode() in words and f"BANDONEON_RANK={number}".encode() in environment and b"run" not in words
+            is_server = words[0].endswith(b"bandoneon-server") and f"--rank={number}".encode() in words
+            if is_ours and (is_worker if name == "worker" else is_server):
+                return int(entry.name)
+        raise SystemExit(f"there is no {kind}")
+
+    def _is_descendant(self, pid):
+        while pid > 1:
+            if pid == self.child.pid:
+                return True
+            try:
+                pid = int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                return False
+        return False
+
+    def end(self):
+        """Ends the job at the same step of all."""
+        (self.folder / "end").touch()
+        if self.child.wait(120) != 0:
+            raise SystemExit((self.folder / "log").read_text()[-3000:])
+        self.log.close()
+
+
+def gaps_of(steps):
+    """[(when, seconds from the end of a step to that of the next)], each by the first worker that ended it."""
+    first = {}
+    for when, step, _, _ in steps:
+        first.setdefault(step, when)
+    ends = sorted(first.values())
+    return [(later, later - earlier) for earlier, later in zip(ends, ends[1:])]
+
+
+def in_job(train_step, state, total=1_000_000):
+    """A worker of a job of Driven."""
+    file = open(options.folder / f"steps.{own.rank}", "a", buffering=1)
+    for step in state.steps(total):
+        train_step(step, *state.shard)
+        file.write(json.dumps([time.monotonic(), step, own.rank, state.shard[1]]) + "\n")
+        if step % 10 == 9 and total > 100_000:
+            may_end = torch.tensor([float((options.folder / "end").exists())])
+            if bdn.push_pull(may_end, "the end", push="none", pull="none").wait().item() > 0.5:
+                break
+
+
+def small_worker():
+    model, optimizer = make(256, 4)
+    in_job(lambda *_: train(model, optimizer, 256), bdn.TrainingState({"model": model, "optimizer": optimizer}, join_interval=0))
+
+
+def changes():
+    job = Driven("changes")
+    job.await_step(lambda steps: len(steps) > 300)
+    left, came = [], []
+    for _ in range(options.times):
+        asked = time.monotonic()
+        os.kill(job.pid("worker 2"), signal.SIGTERM)
+        job.await_whole(asked)
+        steps = [step for step in job.steps() if step[0] > asked]
+        back = max(when for when, _, _, count in steps if count < 3)
+        gaps = [(when, seconds) for when, seconds in gaps_of(job.steps()) if when > asked]
+        left.append(max(seconds for when, seconds in gaps if when < back - 0.2))
+        came.append(max(seconds for when, seconds in gaps if when >= back - 0.2))
+    job.end()
+    median = statistics.median(seconds for _, seconds in gaps_of(job.steps()))
+    print(f"a step takes {median * 1e3:.1f} ms (median); the longest when a worker leaves by SIGTERM {show(left)}, when it comes back {show(came)}")
+
+
+def show(seconds):
+    return ", ".join(f"{value:.2f}" for value in sorted(seconds)) + " s"
+
+
+def replaced():
+    job = Driven("replaced")
+    began = job.await_step(lambda steps: len(steps) > 300)[-1][0]
+    longest = {}
+    for kind in ("worker 2", "server 0", "worker 1", "server 1", "worker 0"):
+        killed = time.monotonic()
+        os.kill(job.pid(kind), signal.SIGKILL)
+        if kind.startswith("worker"):
+            job.await_whole(killed)
+        else:
+            job.await_step(lambda steps, killed=killed: len([1 for when, *_ in steps if when > killed + 5]) > 90)
+        longest[kind] = max(seconds for when, seconds in gaps_of(job.steps()) if when > killed)
+    job.end()
+    gaps = [seconds for when, seconds in gaps_of(job.steps()) if when > began]
+    print(f"a step takes {statistics.median(gaps) * 1e3:.1f} ms (median); the longest when killed: "
+          + ", ".join(f"{kind} {seconds:.2f} s" for kind, seconds in longest.items()))
+
+
+def gpt_worker():
+    sys.path.insert(0, str(ROOT / "examples"))
+    from gpt import GPT, load_text, sample
+
+    context = 64
+    torch.manual_seed(options.seed)
+    model = GPT(width=64, heads=2, layers=2, context=context)
+    bdn.broadcast_parameters(model)
+    optimizer = bdn.recipe("updates-30x")(model, lr=0.016)
+    # Up in 60 steps, and down in half a cosine.
+    schedule = torch.optim.lr_scheduler.SequentialLR(
+        optimizer,
+        [torch.optim.lr_scheduler.LinearLR(optimizer, 0.02, total_iters=60),
+         torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.total - 60, 0.0016)], [60])
+    state = bdn.TrainingState({"model": model, "optimizer": optimizer, "schedule": schedule}, join_interval=0)
+    texts = load_text(None)
+
+    def step_of(step, index, count):
+        # 24 samples a step, whoever takes them.
+        generator = torch.Generator().manual_seed(1_000_003 * options.seed + step)
+        whole = sample(texts[0], generator, 24, context)
+        first = sum(24 // count + (i < 24 % count) for i in range(index))
+        part = whole[first : first + state.count(24)]
+        optimizer.zero_grad()
+        model.loss(part).backward()
+        optimizer.step()
+        schedule.step()
+        time.sleep(10 * options.compute)  # So that a worker is back before the next one is killed.
+
+    in_job(step_of, state, options.total)
+    if own.rank == 0:
+        generator = torch.Generator().manual_seed(99)
+        with torch.no_grad():
+            loss = statistics.fmean(model.loss(sample(texts[1], generator, 32, context)).item() for _ in range(8))
+        (options.folder / "loss").write_text(str(loss))
+
+
+def gpt():
+    losses, killed = [], 0
+    for is_disturbed in (False, True):
+        job = Driven("gpt", "--seed", options.seed, "--total", options.total, seed=options.seed)
+        if is_disturbed:
+            for number, at in enumerate(range(options.every, options.total - 30, options.every)):
+                job.await_step(lambda steps, at=at: bool(steps) and steps[-1][1] >= at and steps[-1][3] == 3, 600)
+                os.kill(job.pid(f"worker {number % 3}"), signal.SIGKILL)
+                killed += 1
+        job.child.wait(900)
+        losses.append(float((job.folder / "loss").read_text()))
+        counts = [count for _, _, _, count in job.steps()]
+        shares = {number: counts.count(number) for number in sorted(set(counts))}
+    print(f"loss after {options.total} steps, seed {options.seed}: {losses[0]:.4f} undisturbed, {losses[1]:.4f} with {killed} losses "
+          f"({(losses[1] / losses[0] - 1) * 100:+.2f} %; steps by the number of workers: {shares})")
+
+
 torch.set_num_threads(1)
+if options.mode in ("changes", "replaced", "gpt") and options.folder is None:
+    {"changes": changes, "replaced": replaced, "gpt": gpt}[options.mode]()
+    raise SystemExit
 own = bdn.init()
 if options.mode == "steps":
     steps(own)
 elif options.mode == "exchange":
     exchange(own)
-else:
+elif options.mode == "handover":
     handover(own)
+elif options.mode == "gpt":
+    gpt_worker()
+else:
+    small_worker()
 bdn.shutdown()

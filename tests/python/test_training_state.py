@@ -3,12 +3,14 @@ come back are in tests/system/elastic_test.py."""
 
 import inspect
 import math
+import time
 
 import pytest
 import torch
 
 import bandoneon
 import bandoneon.torch as bdn
+from bandoneon.torch import handover
 from bandoneon.torch.handover import Handover, hand_over, load_exactly
 from bandoneon.torch.optimizer import _Distributed
 from cluster_helpers import make_model, model_hash, run_job
@@ -20,7 +22,7 @@ def state(worker, **changes):
     common = {
         "matrix": torch.randn(3, 5, generator=generator),
         "transposed": torch.randn(4, 7, generator=generator).t(),
-        "large": torch.randn(5 << 20, generator=generator),  # 20 MiB, more than a piece
+        "large": torch.randn(5 << 20, generator=generator),  # 20 MiB
         "half": torch.randn(9, generator=generator).bfloat16(),
         "number": torch.tensor(3, dtype=torch.int64),
         "flags": torch.tensor([True, False, True]),
@@ -53,7 +55,13 @@ def assert_equal(mine, theirs):
         assert mine == theirs or (mine != mine and theirs != theirs)
 
 
+@pytest.fixture(params=[1 << 20, 3 << 20, 32 << 20], ids=["many pieces", "some", "one"])
+def piece_bytes(request, monkeypatch):
+    monkeypatch.setattr(handover, "_PIECE_BYTES", request.param)
+
+
 @pytest.mark.parametrize("giver", [0, 1])
+@pytest.mark.usefixtures("piece_bytes")
 def test_a_newcomer_gets_the_givers_state_to_the_bit(giver):
     def give(worker):
         mine = None if worker.rank == 2 else state(worker)
@@ -80,6 +88,7 @@ def of_rank(rank):
         ({"large": torch.cat([torch.randn(5 << 20, generator=torch.Generator().manual_seed(1))])}, "thing[large]"),
         ({"matrix": torch.zeros(5, 3)}, "thing[matrix]"),
         ({"half": torch.zeros(9)}, "thing[half]"),
+        ({"large": torch.randn(5 << 20, generator=torch.Generator().manual_seed(1)).nextafter(torch.tensor(9.0))}, "thing[large]"),
         ({"not finite": torch.tensor([math.nan, math.inf, 0.0])}, "thing[not finite]"),
         ({"list": [torch.ones(2), {"step": 8, "rate": math.nan, "name": "a"}, (None, 0.5, True)]}, "thing[list][1][step]"),
         ({"list": [torch.ones(2), {"step": 7.0, "rate": math.nan, "name": "a"}, (None, 0.5, True)]}, "thing[list][1][step]"),
@@ -146,6 +155,25 @@ def test_parts_of_a_batch_make_the_mean_of_all_samples():
     for _, weights in results:
         for name, param in plain.named_parameters():
             assert torch.allclose(weights[name], param, atol=1e-6), name
+
+
+@pytest.mark.parametrize("seconds, least, most", [(0.005, 2, 25), (0.12, 7, 11)])
+def test_ballots_are_as_seldom_as_steps_are_short(seconds, least, most):
+    steps = 10 if seconds > 0.1 else 60
+
+    def train(worker):
+        state = bdn.TrainingState({"model": make_model()}, worker=worker)
+        for _ in state.steps(1):
+            cast, casts = state._ballot.cast, []
+            state._ballot.cast = lambda *arguments: (casts.append(state._step), cast(*arguments))
+        for step in state.steps(steps):
+            assert state.shard == (worker.rank, 2)
+            time.sleep(seconds * (1 + worker.rank))  # They measure different times.
+        return casts
+
+    first, second = run_job(train)
+    assert first == second
+    assert least <= len(first) <= most, first
 
 
 def test_loops_follow_each_other_and_may_be_left():

@@ -100,7 +100,8 @@ std::optional<Header> ReadHeader(const Bytes& bytes) {
       (header.type == kReply &&
        (beside == 0 || beside == kAbsent || beside == kNonFinite || beside == kUnwanted)) ||
       (header.type == kValue && header.flags == kSame) ||
-      (header.type == kProbe && header.flags == kUnwanted);
+      (header.type == kProbe && header.flags == kUnwanted) ||
+      (header.type == kFetch && header.flags == kUnwanted && Number(bytes, 11, 1) == 0);
   if (!has_legal_flags) return std::nullopt;
   const bool is_state = header.type == kInit || header.type == kFetch || header.type == kValue;
   const bool may_have_codec = header.type == kPush || header.type == kReply;

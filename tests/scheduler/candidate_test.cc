@@ -430,12 +430,12 @@ TEST_F(CandidateTest, ThatGoesAwayIsForgottenBeforeAndAfterItWasReady) {
   const NodeId first = LoseAndJoin();
   EXPECT_TRUE(StatusOf(job_->Leave(first, absl::AbortedError("why"), At(9), At(0))).ok());
   EXPECT_EQ(job_->state(), Job::State::kRunning);
-  EXPECT_TRUE(absl::IsNotFound(job_->Heartbeat(first, {}, At(0))));
+  EXPECT_TRUE(IsEvicted(job_->Heartbeat(first, {}, At(0))));
   const NodeId second = NodeOf(Join(-1));
   const CallId own = Come(second);
   EXPECT_EQ(job_->ViewOf(1).candidates, 1);
   job_->Lost(second, "was killed");
-  EXPECT_TRUE(absl::IsNotFound(StatusOf(own)));
+  EXPECT_TRUE(IsEvicted(StatusOf(own)));
   EXPECT_EQ(job_->ViewOf(1).candidates, 0);
   EXPECT_EQ(job_->table().Find(second), nullptr);
   const CallId last = Come(1);
@@ -449,7 +449,7 @@ TEST_F(CandidateTest, WhoseLeaseEndsIsForgotten) {
   const CallId own = Come(node, 0, kNever, 0);
   for (const NodeId each : {1, 3, 4, 5}) EXPECT_TRUE(job_->Heartbeat(each, {}, At(4)).ok());
   job_->Advance(At(6));
-  EXPECT_TRUE(absl::IsNotFound(StatusOf(own)));
+  EXPECT_TRUE(IsEvicted(StatusOf(own)));
   EXPECT_EQ(job_->state(), Job::State::kRunning);
   EXPECT_THAT(Now().vacant, ElementsAre(1));
 }

@@ -6,6 +6,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/key_rebuild.h"
+#include "server/key_state.h"
 #include "tests/support/shard_rig.h"
 
 namespace bdn::testing {
@@ -35,8 +37,9 @@ class BroadcastKeyTest : public ::testing::Test {
   void FetchHolding(Rank rank, Step step, const std::string& held) {
     FetchWith(rank, step, Buffer::CopyOf(DigestOf(std::as_bytes(std::span(held)))));
   }
-  void FetchWith(Rank rank, Step step, const Buffer& payload) {
-    const Frame fetch = MakeBare(FrameType::kFetch, kKey, step, rank, 4);
+  void FetchWith(Rank rank, Step step, const Buffer& payload, uint8_t flags = 0) {
+    Frame fetch = MakeBare(FrameType::kFetch, kKey, step, rank, 4);
+    fetch.header.flags = flags;
     outbox_.Add(Target().OnFetch(WorkerNode(rank), MakeFrame(fetch.header, payload)));
   }
   // Whether a worker was told last that it has the value.
@@ -121,6 +124,30 @@ TEST_F(BroadcastKeyTest, TakesARepeatAndRefusesASecondRootOrAnotherValue) {
   EXPECT_THAT(std::string(Error(1).message()), HasSubstr("from rank 0, and rank 1 sends another"));
   Init(2, 2, "abc");
   EXPECT_THAT(std::string(Error(2).message()), HasSubstr("has 4 bytes, not 3"));
+}
+
+TEST_F(BroadcastKeyTest, WhoDoesWithoutAValueTakesPartAndIsSentNone) {
+  FetchWith(1, 1, Buffer(), kFlagUnwanted);
+  EXPECT_EQ(outbox_.LastTo(1)->header.type, FrameType::kWaiting);
+  Init(0, 1, "aaaa");
+  EXPECT_TRUE(WasToldSame(1));
+  Fetch(2, 1);
+  EXPECT_EQ(Value(2), "aaaa");
+  Init(0, 2, "bbbb");
+  FetchWith(1, 2, Buffer(), kFlagUnwanted);
+  EXPECT_EQ(Value(2), "aaaa");  // the next value waits for it
+  Fetch(2, 2);
+  EXPECT_EQ(Value(2), "bbbb");
+  EXPECT_TRUE(WasToldSame(1));
+  EXPECT_EQ(outbox_.LastTo(1)->header.step, 2u);
+  // It holds for that step alone.
+  Init(1, 3, "cccc");
+  Fetch(0, 3);
+  Fetch(2, 3);
+  Init(0, 4, "dddd");
+  Fetch(1, 4);
+  Fetch(2, 4);
+  EXPECT_EQ(Value(1), "dddd");
 }
 
 TEST_F(BroadcastKeyTest, KeepsAValueUntilEverybodyHasAskedForTheNext) {
@@ -291,6 +318,37 @@ TEST_F(BroadcastKeyTest, AStepThatNeverHadAValueIsNotSaidToHaveHadOne) {
 TEST_F(BroadcastKeyTest, TellsARootWhoseValueWasLostToSendItAgain) {
   Probe(0, 1);
   EXPECT_THAT(RanksOf(*outbox_.LastTo(0)), ElementsAre(0));
+}
+
+// Its server was lost, and the new one learns of the key from all. The root has gone on before the
+// newcomer asks.
+TEST_F(BroadcastKeyTest, ANewcomerToARebuiltKeyStandsWhereTheOthersStoodWhenItCame) {
+  KeyState state;
+  state.plan = plan_;
+  RebuildingKey(&state, &shard_).Begin();
+  const auto report = [&](Rank rank, const KeyReport& report) {
+    const Frame bare = MakeBare(FrameType::kReport, kKey, 0, rank, 4);
+    (void)RebuildingKey(&state, &shard_)
+        .OnReport(WorkerNode(rank), MakeFrame(bare.header, EncodeReport(report)));
+  };
+  report(0, {.done = 4, .open = 5, .is_root = true});
+  report(1, {.done = 4});
+  EXPECT_FALSE(state.rebuild.is_over());
+  report(2, {});
+  ASSERT_TRUE(state.rebuild.is_over());
+  state_ = state.broadcast;
+  Init(0, 5, "aaaa");
+  Fetch(1, 5);
+  EXPECT_EQ(Value(1), "aaaa");
+  Frame position = MakeBare(FrameType::kFetch, kKey, 0, 2, 4);
+  position.header.part = StatePart::kPosition;
+  position.header.request = 1;
+  outbox_.Add(Target().OnPosition(WorkerNode(2), position.header));
+  const auto told = DecodePosition(outbox_.LastTo(2)->payload.span());
+  ASSERT_TRUE(told.ok());
+  EXPECT_EQ(told->step, 4u);
+  Fetch(2, 5);
+  EXPECT_EQ(Value(2), "aaaa");
 }
 
 }  // namespace

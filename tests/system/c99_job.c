@@ -248,6 +248,24 @@ static void* run(void* argument) {
 
   must(bdn_broadcast(worker, "counters", shared, sizeof shared, 1, 60.0), "bdn_broadcast");
   expect(shared[3] == 1, "root 1's value everywhere");
+  {
+    unsigned char whole[3] = {1, 2, 3};
+    bdn_bytes parts[2];
+    parts[0].data = whole;
+    parts[0].bytes = 1;
+    parts[1].data = whole + 1;
+    parts[1].bytes = 2;
+    if (rank == 0) memset(whole, 0, sizeof whole);
+    must(bdn_broadcast_parts(worker, "parts", parts, 2, 1, BDN_HOLDS_NOTHING, 60.0),
+         "bdn_broadcast_parts");
+    expect(whole[0] == 1 && whole[1] == 2 && whole[2] == 3, "root 1's parts everywhere");
+    if (rank == 0) parts[0].data = parts[1].data = NULL;
+    must(bdn_broadcast_parts(worker, "parts", parts, 2, 1, BDN_HOLDS_VALUE, 60.0),
+         "bdn_broadcast_parts without data");
+    expect(bdn_broadcast_parts(worker, "parts", parts, 2, 1, 3, 60.0) == BDN_INVALID_ARGUMENT,
+           "holds is one of three");
+    expect(bdn_crc32c("123456789", 9) == 0xE3069283u, "the CRC of RFC 3720");
+  }
 
   memset(&push, 0, sizeof push);
   push.struct_size = sizeof push;

@@ -190,6 +190,8 @@ def main():
             heal_timeout=float(os.environ.get("TEST_HEAL_TIMEOUT", "60")), on_change=lambda: print("change", flush=True),
         )
         break_something(worker)
+        if "TEST_NEVER_TAKES" in os.environ:
+            state._wants_change = lambda: print("somebody waits", flush=True) if worker.candidates() else False
         print("candidate" if worker.is_candidate() else "member", worker.rank, flush=True)
         steps = 0
         for step in state.steps(STEPS):

@@ -9,7 +9,9 @@ import sys
 
 import pytest
 from lost_worker_test import EX_TEMPFAIL, FABRIC, NETWORK, Job
-from process_helpers import children_of
+from process_helpers import BIN, Process, children_of
+from restarted_worker_test import Run
+from two_hosts_test import HOST_A, HOST_B, Host, hosts, issue  # noqa: F401 (hosts is a fixture)
 
 ENCRYPTED = NETWORK | {"BANDONEON_DATA_SECURITY": "encrypted", "BANDONEON_TOKEN": "secret"}
 PROGRAM = pathlib.Path(__file__).with_name("elastic_program.py")
@@ -215,7 +217,28 @@ def test_leave_ends_the_loop(start):
     assert job.wait("worker 1") == [0]
     check(job, ["worker 0", "worker 2"])
     assert job[1].output().splitlines()[-2:] == ["went", "left"]
-    assert max(steps_of(job[1].output())) <= 42
+    # Within the two ballots that follow.
+    assert max(steps_of(job[1].output())) <= 80
+
+
+def test_run_starts_others_again_when_one_has_left(tmp_path, monkeypatch):
+    end = tmp_path / "end"
+    for name, value in (("TEST_CASE", "sgd"), ("TEST_STEPS", "1000000"), ("TEST_END", str(end)), ("TEST_LEAVES_AT", "40")):
+        monkeypatch.setenv(name, value)
+    run = Run(tmp_path, 0, "--restarts", "5", command=(sys.executable, PROGRAM))
+    said = run.process
+    try:
+        said.wait_for("exited with code 0 after it had left the job; it is not started again, and the job goes on without it")
+        run.kill(2)
+        said.wait_for("[worker 2] candidate 2")
+        came = "".join(said.lines).count("\n[worker 2] step ")
+        said.wait_for("\n[worker 2] step ", times=came + 10)
+        end.touch()
+        code, output = run.end()
+    finally:
+        run.close()
+    assert code == 0 and "worker 2 was started again once" in output.splitlines()[-1], output[-3000:]
+    assert output.count("[worker 1] candidate") == 0 and output.count("[worker 1] went") == 1
 
 
 def test_all_leave_at_once_and_the_next_job_goes_on(start, tmp_path):
@@ -258,6 +281,17 @@ def test_the_scheduler_and_a_server_may_be_lost_meanwhile(start, tmp_path):
     assert set(job.wait("worker 0", "worker 2", "newcomer", "server 0", "scheduler", limit=90)) == {0}
 
 
+def test_a_newcomer_to_a_job_that_ends_ends_well_and_says_why(start):
+    job = start("sgd", TEST_NEVER_TAKES="1")
+    lose(job, "worker 1", 2)
+    job._start("newcomer", [sys.executable, PROGRAM], BANDONEON_RANK="1")
+    job[0].wait_for("somebody waits")
+    pathlib.Path(job.env["TEST_END"]).touch()
+    assert job.wait("worker 0", "worker 2", "newcomer", "scheduler") == [0] * 4
+    output = job.processes["newcomer"].output()
+    assert "this worker came to a job that has ended well meanwhile" in output and "Traceback" not in output, output
+
+
 def test_torchrun_starts_its_worker_again(start):
     """A torchrun for each worker, which knows of no other: BANDONEON_RANK says the worker's place."""
     job = start("adamw")
@@ -285,3 +319,47 @@ def test_a_newcomer_saves_with_the_others(start, tmp_path):
     job = start("adamw", TEST_DIRECTORY=str(tmp_path / "checkpoint"), TEST_EVERY="15")
     lose(job, "worker 1", 2)
     check(job, ["worker 0", "worker 2", come(job, 1)])
+
+
+@pytest.mark.long
+def test_a_worker_comes_back_across_two_hosts_with_certificates(hosts, tmp_path):  # noqa: F811
+    """Two network namespaces, with TLS to the scheduler and CURVE between workers and servers."""
+    folder, end = tmp_path / "certificates", tmp_path / "end"
+    issue(folder, "elastic", *((role, role) for role in ("scheduler", "server", "worker")))
+    settings = {"BANDONEON_SCHEDULER": f"{HOST_A}:7000", "BANDONEON_TRANSPORT": "network", "BANDONEON_DATA_SECURITY": "encrypted",
+                "TEST_CASE": "adamw", "TEST_STEPS": "1000000", "TEST_END": str(end)}
+    processes = {}
+
+    def run(name, where, role, *command, **variables):
+        words = ["ip", "netns", "exec", hosts[where], *map(str, command)]
+        processes[name] = Process(name, words, Host(hosts[where], folder).environment(role) | settings | variables)
+        return processes[name]
+
+    try:
+        run("scheduler", 0, "scheduler", BIN / "bandoneon-scheduler", f"--listen={HOST_A}:7000", "--workers=3", "--servers=2",
+            "--min-workers=1", "--min-compress-bytes=1", "--lease-timeout=2s", "--heartbeat-interval=200ms").wait_for("listens at")
+        for rank, address in enumerate((HOST_A, HOST_B)):
+            run(f"server {rank}", rank, "server", BIN / "bandoneon-server", f"--rank={rank}", f"--listen=tcp://{address}:7100")
+        for rank, where in enumerate((0, 1, 1)):
+            run(f"worker {rank}", where, "worker", sys.executable, PROGRAM, BANDONEON_RANK=str(rank))
+        for name in ("worker 0", "worker 1", "worker 2"):
+            processes[name].wait_for("running")
+        # One on each host, the giver among them.
+        for count, (rank, where) in enumerate(((2, 1), (0, 0)), 1):
+            processes[f"worker {rank}"].child.kill()
+            processes["worker 1"].wait_for("the job goes on with 2 of 3 workers", times=count)
+            run(f"worker {rank}", where, "worker", sys.executable, PROGRAM, BANDONEON_RANK=str(rank)).wait_for("\nstep ", times=10)
+        end.touch()
+        assert [process.child.wait(60) for process in processes.values()] == [0] * 6
+        known = {}
+        for rank in range(3):
+            for step, (sums, _) in steps_of(processes[f"worker {rank}"].output()).items():
+                assert known.setdefault(step, sums) == sums, f"step {step} of worker {rank} differs"
+        assert max(known) > 40
+    finally:
+        for process in processes.values():
+            if process.child.poll() is None:
+                process.child.kill()
+            process.child.wait()
+            process.output()
+            process.child.stdout.close()

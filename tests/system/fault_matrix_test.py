@@ -255,6 +255,61 @@ def test_more_cells(tmp_path, which, row):
     assert not found[row], "\n\n".join(found[row])
 
 
+# ---- Workers that come back
+
+# The kind of training of each transport.
+RETURNING = {"shm": "adamw", "tcp": "server", "tls": "local", "tcp;ofi_rxm": "adamw"}
+# (point, whether it is the newcomer's) of elastic_faults.py.
+PHASES = [("state.candidate", True), ("state.ready", True), ("state.taken-in", True), ("state.piece", True), ("state.compared", True),
+          ("state.change", False), ("state.piece", False), ("state.compared", False)]
+RETURNS = list(itertools.product(PHASES, ACTIONS))
+
+
+def plan_of_returns(transport, cells, folder):
+    """A worker is killed for each cell, and in a phase of its return one more thing happens."""
+    faults = []
+    for number, ((point, is_newcomers), action) in enumerate(cells):
+        lost = 2 - number % 3
+        others = sorted({0, 1, 2} - {lost})
+        # The lowest of those who stay gives.
+        rank = lost if is_newcomers else others[0] if point == "state.piece" else others[1]
+        faults.append(Fault("worker", "encode.done", "kill", at=60 if not faults else 10, rank=lost))
+        faults.append(Fault("worker", point, action, rank=rank, is_amid=True))
+    program = [PROGRAM, "elastic", RETURNING[transport], "--pace", "0.02", "--faults", str(len(faults)), "--most-seconds", "150"]
+    return Plan(program, [*options_of(transport, folder), "--set", "min-workers=1"], workers=3, faults=faults, takes_in=True)
+
+
+def find_returns(folder, jobs):
+    """What was found of jobs, each (transport, cells), some at once."""
+
+    def run(numbered):
+        number, (transport, cells) = numbered
+        job = Job(plan_of_returns(transport, cells, folder / f"certificates-{number}"), folder / f"job-{number}")
+        try:
+            job.run(limit=200)
+            job.check()
+        except (Finding, subprocess.SubprocessError, OSError) as error:
+            return "\n".join(map(str, [transport, *cells, error]))
+        return ""
+
+    with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+        return [text for text in pool.map(run, enumerate(jobs)) if text]
+
+
+def test_a_worker_comes_back_in_each_phase_with_each_action_over_each_transport(tmp_path):
+    # Each phase and action comes, and each transport has several.
+    cells = [(PHASES[number % len(PHASES)], ACTIONS[(number + number // len(PHASES)) % 3]) for number in range(12)]
+    found = find_returns(tmp_path, [(transport, cells[i::4]) for i, transport in enumerate(RETURNING)])
+    assert not found, "\n\n".join(found)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("transport", RETURNING)
+def test_all_returns(tmp_path, transport):
+    found = find_returns(tmp_path, [(transport, RETURNS[i::8]) for i in range(8)])
+    assert not found, "\n\n".join(found)
+
+
 @pytest.mark.parametrize("of", [Cell.values, Cell.pairs])
 def test_the_choice_has_each_point_and_role(of):
     cells = chosen(of)

@@ -39,6 +39,8 @@ class Fault:
     # carries nothing for LINK_DOWN seconds.
     beside: tuple = ()
     step: int = 0  # rounds or pushes that its process has seen before
+    # It comes as soon as the fault before it has; otherwise, in a job whose workers come back, once all are there again.
+    is_amid: bool = False
 
     def text(self, once_file, after):
         what = f"stop:{STOPPED_FOR}" if self.action == "stop" else self.action
@@ -74,6 +76,7 @@ class Plan:
     faults: list = dataclasses.field(default_factory=list)
     settings: dict = dataclasses.field(default_factory=dict)
     seed: int = 7
+    takes_in: bool = False  # workers that are lost are started again, and come back
     own_network: bool = False  # as unshare of util-linux makes it, for root
 
     def command(self, folder, restarts):
@@ -99,6 +102,14 @@ class Job:
     def once_file(self, index):
         return self.folder / f"fault-{index}"
 
+    def _before(self, index):
+        """A file that is there once this fault may come, or None."""
+        if index == 0:
+            return None
+        if self.plan.takes_in and not self.plan.faults[index].is_amid:
+            return self.folder / f"whole-{index - 1}"
+        return self.once_file(index - 1)
+
     def pid_of(self, index):
         """The pid of the process that did this fault; 0: none has yet."""
         path = self.once_file(index)
@@ -107,10 +118,15 @@ class Job:
 
     def run(self, limit=150):
         """Runs the job to its end, and returns the seconds that it took."""
-        texts = [fault.text(self.once_file(i), self.once_file(i - 1) if i else None) for i, fault in enumerate(self.plan.faults)]
+        faults = self.plan.faults
+        texts = [fault.text(self.once_file(i), self._before(i)) for i, fault in enumerate(faults)]
+        # Of Python's places by elastic_faults.py, all others by faults.cc.
+        of_state = [text for text, fault in zip(texts, faults) if fault.point.startswith("state.")]
+        others = [text for text, fault in zip(texts, faults) if not fault.point.startswith("state.")]
         env = {k: v for k, v in os.environ.items() if not k.startswith("BANDONEON_")}
         env |= {"TEST_DIR": str(self.folder), "TMPDIR": str(self.folder), "OMP_NUM_THREADS": "1",
-                "BANDONEON_LIBRARY": str(FAULTY / "lib" / "libbandoneon.so"), "BANDONEON_FAULT": ";".join(texts)} | self.plan.settings
+                "BANDONEON_LIBRARY": str(FAULTY / "lib" / "libbandoneon.so"), "BANDONEON_FAULT": ";".join(others),
+                "TEST_STATE_FAULTS": ";".join(of_state)} | self.plan.settings
         begun = time.monotonic()
         with open(self.folder / "output", "w") as output:
             child = subprocess.Popen(self.plan.command(self.folder, 2 * len(texts) + 4), env=env, stdin=subprocess.DEVNULL,
@@ -228,7 +244,7 @@ class Job:
 
     def check_weights(self, expected, tail):
         weights = self.weights()
-        if len(weights) < (self.plan.workers if expected else 1):
+        if len(weights) < (self.plan.workers if expected or self.plan.takes_in else 1):
             raise Finding(f"not all workers have ended: {weights}\n{tail}")
         if len(set(weights.values())) != 1:
             raise Finding(f"workers have different weights: {weights}")
@@ -239,11 +255,22 @@ class Job:
         """Workers that were not lost agree in each step."""
         steps = {path.suffix: path.read_text().splitlines() for path in self.folder.glob("steps.*")}
         survivors = {f".{rank}": steps[f".{rank}"] for rank in self.weights()}
+        if self.plan.takes_in:
+            return self._check_steps_by_number(survivors)
         first = next(iter(survivors.values()))
         for rank, lines in survivors.items():
             for number, (mine, theirs) in enumerate(zip(lines, first), 1):
                 if mine != theirs:
                     raise Finding(f"worker {rank[1:]} has other weights in line {number} of its steps: {mine} and {theirs}")
+
+    def _check_steps_by_number(self, steps):
+        """Of ranks that several processes have had, one after the other."""
+        known = {}
+        for rank, lines in steps.items():
+            for line in lines:
+                number, _, weights = line.partition(" ")
+                if weights and known.setdefault(number, weights) != weights:
+                    raise Finding(f"worker {rank[1:]} has other weights in step {number}: {weights} and {known[number]}")
 
 
 def shared_memory():

@@ -3,8 +3,9 @@
     faulty_program.py KIND STEPS
 
 KIND is codecs PUSH PULL (of two tensors), groups, leaving, declaring, guard, or one of those with torch: adamw, overlap, local-steps,
-sign-momentum, checkpoint. With TEST_DIR each step's checksum goes into TEST_DIR/steps.RANK: workers that are left agree in every step.
-Nobody is taken in: a worker that `bandoneon run` starts again ends at once.
+sign-momentum, checkpoint, elastic ALGORITHM. With TEST_DIR each step's checksum goes into TEST_DIR/steps.RANK: workers that are left agree in every step.
+With elastic, workers that `bandoneon run` starts again are taken in, and the job ends when --faults of them have come, and all workers
+are there again; with others such a worker ends at once.
 """
 
 import argparse
@@ -94,19 +95,88 @@ def broadcast(worker, told, step):
         print("no broadcast:", error, flush=True)
 
 
-def with_torch(options):
+def import_torch():
     import torch
 
     # Optimizers import it for nothing but this, which takes longer than the job.
     torch._dynamo = sys.modules["torch._dynamo"] = types.ModuleType("torch._dynamo")
     torch._dynamo.disable = lambda function, *_, **__: function
     torch._dynamo.graph_break = lambda *_, **__: None
-
     import bandoneon.torch as bdn
+
+    torch.set_num_threads(1)
+    return torch, bdn
+
+
+def elastic(options):
+    """Ends at the same step in all, whoever came last."""
+    torch, bdn = import_torch()
+    import elastic_faults
+
+    with bandoneon.init() as worker:
+        elastic_faults.install(worker)
+        torch.manual_seed(7 if worker.is_candidate() else 1)
+        model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.Tanh(), torch.nn.Linear(64, 16))
+        bdn.broadcast_parameters(model)
+        optimizer = ELASTIC[options.codecs[0]](torch, bdn, model)
+        # More than one piece, of which a newcomer may get some.
+        ballast = torch.nn.ParameterList([torch.nn.Parameter(torch.arange(3 << 20).float() * (1 + worker.is_candidate()), False)])
+        # As others may come and go the whole time: only where that takes longer do steps stand for a part of it.
+        state = bdn.TrainingState({"model": model, "optimizer": optimizer, "ballast": ballast}, join_interval=0, heal_timeout=30)
+        steps = Steps(worker.rank)
+        for step in state.steps(1_000_000):
+            index, count = state.shard
+            note_whole(options.faults, count == worker.size)
+            inputs = torch.randn(24, 16, generator=torch.Generator().manual_seed(step))
+            first = sum(24 // count + (i < 24 % count) for i in range(index))
+            part = inputs[first : first + state.count(24)]
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model(part), part.sin()).backward()
+            optimizer.step()
+            if getattr(optimizer, "is_together", True):
+                steps.note(step, [p.detach().numpy() for p in (*model.parameters(), ballast[0][:1000])])
+            time.sleep(options.pace)
+            if step % 10 == 9:
+                may_end = torch.tensor([float(may_all_end(options, count == worker.size))])
+                # Of an odd number of workers, and of two, most.
+                if bdn.push_pull(may_end, "the end is near", push="none", pull="none").wait().item() > 0.5:
+                    break
+        steps.digest += ballast[0].numpy().tobytes()
+        steps.end()
+
+
+ELASTIC = {
+    "adamw": lambda torch, bdn, model: bdn.DistributedOptimizer(
+        torch.optim.AdamW(model.parameters(), lr=0.01), model, links=bdn.Links(push="ef(onebit)", pull="ef(onebit)")),
+    "server": lambda torch, bdn, model: bdn.ServerOptimizer(
+        torch.optim.AdamW(model.parameters(), lr=0.01), model.named_parameters(), links=bdn.Links(push="int4", pull="delta(int4)")),
+    "local": lambda torch, bdn, model: bdn.LocalSteps(
+        torch.optim.AdamW(model.parameters(), lr=0.01), model.named_parameters(), tau=5, outer=bdn.algorithms.Nesterov(),
+        links=bdn.Links(push="ef(onebit)")),
+}
+BEGAN = time.monotonic()
+SETTLED = 5.0  # seconds; longer than a lease, and than a stop
+
+
+def note_whole(faults, is_whole):
+    """Files that say that a fault has come, and all workers are there again: the next may come."""
+    for number in range(faults):
+        fault, whole = DIRECTORY / f"fault-{number}", DIRECTORY / f"whole-{number}"
+        if is_whole and fault.exists() and time.time() - fault.stat().st_mtime > SETTLED:
+            whole.touch()
+
+
+def may_all_end(options, is_whole):
+    """Whether all faults have come, or will not, and all workers are there."""
+    have_come = all((DIRECTORY / f"whole-{number}").exists() for number in range(options.faults))
+    return have_come or (is_whole and time.monotonic() - BEGAN > options.most_seconds)
+
+
+def with_torch(options):
+    torch, bdn = import_torch()
     from bandoneon.torch.algorithms import Muon, SignMomentum
 
     bdn.init()
-    torch.set_num_threads(1)
     torch.manual_seed(1)
     model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.Tanh(), torch.nn.Linear(64, 32))
     named = list(model.named_parameters())
@@ -162,7 +232,11 @@ def main():
     parser.add_argument("codecs", nargs="*")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--pace", type=float, default=0, metavar="SECONDS", help="that each step takes more")
+    parser.add_argument("--faults", type=int, default=0, help="of elastic: how many are to come")
+    parser.add_argument("--most-seconds", type=float, default=60, help="of elastic: then it ends without them, once all workers are there")
     options = parser.parse_args()
+    if options.kind == "elastic":
+        return elastic(options)
     if "TORCHELASTIC_RESTART_COUNT" in os.environ:
         return
     is_plain = options.kind in ("codecs", "groups", "leaving", "declaring", "guard")

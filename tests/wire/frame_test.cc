@@ -107,6 +107,9 @@ std::map<std::string, Frame> GoldenFrames() {
   frames["probe"] = header_only(of_type(push, FrameType::kProbe), 0, 12);
   frames["init"] = MakeFrame(bytes_key(FrameType::kInit, 3), raw);
   frames["fetch"] = Frame{bytes_key(FrameType::kFetch, 4), {}};
+  frames["fetch_unwanted"] = Frame{
+      Changed(bytes_key(FrameType::kFetch, 4), [](FrameHeader& h) { h.flags = kFlagUnwanted; }),
+      {}};
   frames["value"] = MakeFrame(bytes_key(FrameType::kValue, 1), raw);
   const std::vector<std::byte> digest(kDigestBytes, std::byte{0xab});
   frames["fetch_digest"] = MakeFrame(bytes_key(FrameType::kFetch, 4), Buffer::CopyOf(digest));
@@ -402,6 +405,7 @@ TEST(FrameTest, TakesTheseFlagsTogetherAndNoOthers) {
       {FrameType::kPush, {0, kFlagAbsent, kFlagNonFinite, kFlagAbsent | kFlagUnwanted}},
       {FrameType::kReply, {0, kFlagAbsent, kFlagNonFinite, kFlagUnwanted}},
       {FrameType::kProbe, {0, kFlagUnwanted}},
+      {FrameType::kFetch, {0, kFlagUnwanted}},
       {FrameType::kValue, {0, kFlagSame}}};
   const auto is_legal_of = [&](FrameType type, int flags) {
     const bool is_of_round = type == FrameType::kPush || type == FrameType::kReply;

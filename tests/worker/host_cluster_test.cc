@@ -464,6 +464,14 @@ TEST(HostCluster, BroadcastsFromAnyProcessAndBarriersAreOfAll) {
       EXPECT_THAT(data, Each(static_cast<std::byte>(root)));
     }
     EXPECT_TRUE(absl::IsInvalidArgument(client.Broadcast("state", {}, 5, kLong)));
+    // A value in two places; one process does without it.
+    std::vector<std::byte> first(10, static_cast<std::byte>(rank)), second = first;
+    const std::vector<MutableByteSpan> parts = {std::span(first), std::span(second)};
+    const Holding holding = rank == 1 ? Holding::kValue : Holding::kNothing;
+    const BroadcastCall call{.name = "parts", .data = parts, .root = 3, .holding = holding};
+    ASSERT_TRUE(client.BroadcastParts(call, kLong).ok());
+    EXPECT_THAT(first, Each(static_cast<std::byte>(rank == 1 ? 1 : 3)));
+    EXPECT_EQ(first, second);
     ++arrived;
     ASSERT_TRUE(client.Barrier("all", kLong).ok());
     EXPECT_EQ(arrived, 5);

@@ -58,9 +58,12 @@ class ServerRequestsTest : public ::testing::Test {
     tensors_.participation().rank = 1;
     ASSERT_TRUE(tensors_.Add(delta).ok());
   }
-  absl::Status Broadcast(std::string* data) {
-    return requests_->Broadcast("b", 0, {reinterpret_cast<std::byte*>(data->data()), data->size()},
-                                /*root=*/0, absl::InfiniteFuture());
+  absl::Status Broadcast(std::string* data) { return BroadcastBy(data, absl::InfiniteFuture()); }
+  absl::Status BroadcastBy(std::string* data, absl::Time deadline,
+                           Holding holding = Holding::kUnknown) {
+    const MutableByteSpan span{reinterpret_cast<std::byte*>(data->data()), data->size()};
+    return requests_->Broadcast({.name = "b", .data = {&span, 1}, .root = 0, .holding = holding}, 0,
+                                deadline);
   }
   // Steps the network until the server has so many frames.
   void AwaitFrames(size_t count) {
@@ -117,8 +120,7 @@ TEST_F(ServerRequestsTest, ACallThatIsRefusedDoesNotCountAsABroadcast) {
 
 TEST_F(ServerRequestsTest, ACallEndsAtItsDeadlineAndItsKeyIsFreeAgain) {
   std::string data = "...";
-  const absl::Status late = requests_->Broadcast(
-      "b", 0, {reinterpret_cast<std::byte*>(data.data()), data.size()}, 0, clock_.Now());
+  const absl::Status late = BroadcastBy(&data, clock_.Now());
   EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded);
   MutexLock lock(tensors_.mutex());
   EXPECT_FALSE(tensors_.keys().at(kKey)->has_server_request());
@@ -129,14 +131,44 @@ TEST_F(ServerRequestsTest, SaysWhatItWaitsForWhileItWaitsLong) {
   std::string data = "...";
   std::thread caller([&] {
     const absl::Time deadline = absl::UnixEpoch() + absl::Seconds(200);
-    const MutableByteSpan span{reinterpret_cast<std::byte*>(data.data()), data.size()};
-    EXPECT_TRUE(absl::IsDeadlineExceeded(requests_->Broadcast("b", 0, span, 0, deadline)));
+    EXPECT_TRUE(absl::IsDeadlineExceeded(BroadcastBy(&data, deadline)));
   });
   AwaitFrames(1);
   clock_.Advance(absl::Seconds(201));  // whether it waits already or is about to
   caller.join();
   const std::string log = ::testing::internal::GetCapturedStderr();
   EXPECT_NE(log.find("still waiting: broadcast 'b': waiting for"), std::string::npos) << log;
+}
+
+TEST_F(ServerRequestsTest, WhoHoldsAValueIsSentNoneAndKeepsItsOwn) {
+  std::string data = "own";
+  std::thread caller(
+      [&] { EXPECT_TRUE(BroadcastBy(&data, absl::InfiniteFuture(), Holding::kValue).ok()); });
+  AwaitFrames(1);
+  EXPECT_EQ(received_[0].header.type, FrameType::kFetch);
+  EXPECT_EQ(received_[0].header.flags, kFlagUnwanted);
+  FrameHeader same = AnswerTo(received_[0].header, FrameType::kValue);
+  same.flags = kFlagSame;
+  Answer(same, "");
+  caller.join();
+  EXPECT_EQ(data, "own");
+}
+
+TEST_F(ServerRequestsTest, AValueComesInPieces) {
+  std::string first = "..", second = ".";
+  const std::vector<MutableByteSpan> parts = {std::as_writable_bytes(std::span(first)),
+                                              std::as_writable_bytes(std::span(second))};
+  std::thread caller([&] {
+    EXPECT_TRUE(
+        requests_
+            ->Broadcast({.name = "b", .data = parts, .root = 0, .holding = Holding::kNothing}, 0,
+                        absl::InfiniteFuture())
+            .ok());
+  });
+  AwaitFrames(1);
+  Answer(AnswerTo(received_[0].header, FrameType::kValue), "abc");
+  caller.join();
+  EXPECT_EQ(first + second, "abc");
 }
 
 TEST_F(ServerRequestsTest, SaysWhatItsServerMayNotHave) {

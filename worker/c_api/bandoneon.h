@@ -315,6 +315,27 @@ BDN_API size_t bdn_name_among(const char* name, const int32_t* ranks, size_t num
 BDN_API int bdn_broadcast(bdn_worker* worker, const char* name, void* data, uint64_t bytes,
                           int root, double timeout_seconds);
 
+/* Some bytes of a broadcast. */
+typedef struct bdn_bytes {
+  void* data;
+  uint64_t bytes;
+} bdn_bytes;
+/* What a worker has of a broadcast's value before it comes. */
+enum {
+  BDN_HOLDS_UNKNOWN = 0, /* as bdn_broadcast: parts that it has already are not sent */
+  BDN_HOLDS_NOTHING = 1, /* all is sent, and nothing is hashed */
+  BDN_HOLDS_VALUE = 2    /* it takes part, is sent nothing; data stays as it is, and may be NULL */
+};
+/* Does what bdn_broadcast does with bytes that lie in `count` places, which together are one value.
+ * Each worker may cut it in its own way. `holds` is one of BDN_HOLDS_..., of this worker; the
+ * root's is not looked at. */
+BDN_API int bdn_broadcast_parts(bdn_worker* worker, const char* name, const bdn_bytes* parts,
+                                size_t count, int root, int holds, double timeout_seconds);
+
+/* Returns the CRC-32C of some bytes, at the speed of memory: workers that are to hold the same bytes
+ * may compare it. That of no bytes, and of NULL, is 0. */
+BDN_API uint32_t bdn_crc32c(const void* data, uint64_t bytes);
+
 /* Waits until all workers have called it with this name. */
 BDN_API int bdn_barrier(bdn_worker* worker, const char* name, double timeout_seconds);
 /* Waits like bdn_barrier, and gives the ranks of the workers that are present, rising: the same to

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "common/base/crc32c.h"
 #include "common/base/float_guard.h"
 #include "common/base/log.h"
 #include "common/base/log_context.h"
@@ -453,6 +454,36 @@ size_t bdn_name_among(const char* name, const int32_t* ranks, size_t num_ranks, 
     return absl::OkStatus();
   });
   return code == BDN_OK ? bdn::CopyText(text, out, capacity) : 0;
+}
+
+int bdn_broadcast_parts(bdn_worker* worker, const char* name, const bdn_bytes* parts, size_t count,
+                        int root, int holds, double timeout_seconds) {
+  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
+    if (name == nullptr || (parts == nullptr && count > 0)) {
+      return bdn::InvalidArgument("name or parts is null");
+    }
+    if (holds < BDN_HOLDS_UNKNOWN || holds > BDN_HOLDS_VALUE) {
+      return bdn::InvalidArgument("broadcast '%s': holds is %d, not one of BDN_HOLDS_...", name,
+                                  holds);
+    }
+    std::vector<bdn::MutableByteSpan> data;
+    data.reserve(count);
+    for (size_t i = 0; i < count; ++i) {
+      const bool needs_data = holds != BDN_HOLDS_VALUE || root == w.rank();
+      if (needs_data && parts[i].data == nullptr && parts[i].bytes > 0) {
+        return bdn::InvalidArgument("broadcast '%s': part %d has no data", name, i);
+      }
+      data.emplace_back(static_cast<std::byte*>(parts[i].data), parts[i].bytes);
+    }
+    return w.BroadcastParts(
+        {.name = name, .data = data, .root = root, .holding = static_cast<bdn::Holding>(holds)},
+        bdn::Timeout(timeout_seconds));
+  });
+}
+
+uint32_t bdn_crc32c(const void* data, uint64_t bytes) {
+  if (data == nullptr) return bdn::Crc32c({});
+  return bdn::Crc32c({static_cast<const std::byte*>(data), bytes});
 }
 
 int bdn_barrier(bdn_worker* worker, const char* name, double timeout_seconds) {

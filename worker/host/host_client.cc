@@ -10,6 +10,7 @@
 #include "common/cluster/declaration_list.h"
 #include "proto/host.pb.h"
 #include "worker/host/host_messages.h"
+#include "worker/scattered_bytes.h"
 
 namespace bdn {
 namespace {
@@ -131,26 +132,41 @@ absl::Status HostClient::DescribeWait(TicketId ticket) {
 
 // ---- With all others
 
-absl::Status HostClient::Broadcast(const std::string& name, MutableByteSpan data, Rank root,
-                                   absl::Duration timeout) {
-  if (root < 0 || root >= joined_size()) {
-    return InvalidArgument("broadcast '%s': root %d is not one of %d workers", name, root,
-                           joined_size());
+absl::Status HostClient::BroadcastParts(const BroadcastCall& broadcast, absl::Duration timeout) {
+  if (broadcast.root < 0 || broadcast.root >= joined_size()) {
+    return InvalidArgument("broadcast '%s': root %d is not one of %d workers", broadcast.name,
+                           broadcast.root, joined_size());
   }
-  if (!GroupInName(name).is_all()) return NoGroup(absl::StrFormat("broadcast '%s'", name));
+  if (!GroupInName(broadcast.name).is_all()) {
+    return NoGroup(absl::StrFormat("broadcast '%s'", broadcast.name));
+  }
   BDN_RETURN_IF_ERROR(pushes_.Check());
-  if (data.empty()) return absl::OkStatus();
+  const ScatteredBytes parts(broadcast.data);
+  const size_t bytes = parts.size();
+  if (bytes == 0) return absl::OkStatus();
+  // The daemon fetches a value once for all of its processes, whatever they hold.
+  const bool is_in_place = broadcast.data.size() == 1 && broadcast.holding != Holding::kValue;
+  Buffer copy;
+  if (broadcast.holding == Holding::kValue && broadcast.root != rank()) {
+    copy = Buffer::Allocate(bytes);  // for a value that nobody looks at
+  } else if (!is_in_place) {
+    copy = parts.Copy(0, bytes);
+  }
+  const MutableByteSpan data = is_in_place ? broadcast.data.front() : copy.mutable_span();
   wire::Call call;
-  call.mutable_broadcast()->set_name(name);
-  call.mutable_broadcast()->set_bytes(data.size());
-  call.mutable_broadcast()->set_root(root);
+  call.mutable_broadcast()->set_name(broadcast.name);
+  call.mutable_broadcast()->set_bytes(bytes);
+  call.mutable_broadcast()->set_root(broadcast.root);
   Buffer lent;
-  if (root == rank()) {
+  if (broadcast.root == rank()) {
     HostPlace place;
     BDN_ASSIGN_OR_RETURN(lent, calls_.Lend(data, &place));
     Write(place, call.mutable_broadcast()->mutable_data());
   }
-  return calls_.Ask(std::move(call), timeout, data).status();
+  BDN_RETURN_IF_ERROR(calls_.Ask(std::move(call), timeout, data).status());
+  const bool is_given = !is_in_place && broadcast.holding != Holding::kValue;
+  if (is_given) parts.Write(0, data);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<Rank>> HostClient::Boundary(absl::Duration) {

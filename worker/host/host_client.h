@@ -72,8 +72,7 @@ class HostClient final : public Client {
   absl::Status WaitAll(std::span<const TicketId> tickets, absl::Duration timeout,
                        std::vector<PushResult>* results) override;
   absl::Status DescribeWait(TicketId ticket) override;
-  absl::Status Broadcast(const std::string& name, MutableByteSpan data, Rank root,
-                         absl::Duration timeout) override;
+  absl::Status BroadcastParts(const BroadcastCall& call, absl::Duration timeout) override;
   absl::StatusOr<std::vector<Rank>> Boundary(absl::Duration timeout) override;
   absl::StatusOr<std::vector<Rank>> Meet(const std::string& name, absl::Duration timeout) override;
   absl::Status ReportValue(const ReportedValue& value) override;

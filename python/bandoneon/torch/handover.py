@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from dataclasses import dataclass, field
 from typing import Any, Iterator, NamedTuple
 
 import torch
 
+from .. import _native
 from ..errors import InvalidArgument
-from ..worker import Worker
+from ..worker import Holding, Worker
 from .broadcast import broadcast_bytes, room_for
 from .tensors import host_zeros
 
-# State travels in pieces of this size, so that nobody needs room for a second copy of it.
-_PIECE_BYTES = 16 << 20
+# State travels in pieces of this size, so that nobody needs room for a second copy of it, and so many at once, so that
+# one is cut and hashed while another is on its way.
+_PIECE_BYTES = 32 << 20
+_PIECES_AT_ONCE = 2
 
 
 @dataclass
@@ -29,7 +33,7 @@ class Handover:
 class Received(NamedTuple):
     """What hand_over() returns."""
 
-    state: dict[str, Handover]  # of the giver
+    state: dict[str, Handover]  # of the giver; of one that has a state, its own
     differs: str | None  # the first place at which this worker has something else than the giver in what is common
     num_bytes: int  # of all tensors
 
@@ -69,28 +73,34 @@ def check_can_travel(name: str, given: Handover) -> None:
 
 
 def hand_over(worker: Worker, mine: dict[str, Handover] | None, giver: int) -> Received:
-    """Gives the state of worker `giver`, by the objects' names, to all. Collective. `mine` is this worker's state; None
-    says that it has none, and is to be sent everything. What the others have already, by its hash, is not sent to them,
-    and stays. FailedPrecondition, in all workers or in some, where the giver is lost."""
-    own = {} if mine is None else {path: tensor for path, tensor, _ in _tensors_of(_trees_of(mine))}
-    tree = _map(_trees_of(mine), _slot_of) if mine is not None else None
+    """Gives the state of worker `giver`, by the objects' names, to those that have none. Collective. `mine` is this worker's
+    state, which stays as it is and is compared with the giver's; None says that it has none. FailedPrecondition, in all
+    workers or in some, where the giver is lost."""
+    tree = None if mine is None else _map(_trees_of(mine), _slot_of)
     payload = pickle.dumps(tree) if worker.rank == giver else b""
     given = pickle.loads(broadcast_bytes(worker, "state of training", payload, giver))
-    differs = None if mine is None else _difference(tree, given)
-    places, taken = [], []
-    for path, slot, is_common in _tensors_of(given):
-        tensor = own.get(path)
-        if tensor is not None and _slot_of(tensor) == slot:
-            places.append(_Place(path, tensor, is_common, False))
-        else:
-            tensor = host_zeros(slot.shape, slot.dtype)
-            places.append(_Place(path, tensor, False, True))
-        taken.append(tensor)
-    unequal = _broadcast(worker, places, giver)
-    rest = iter(taken)
-    whole = _map(given, lambda leaf: next(rest) if isinstance(leaf, _Slot) else leaf)
-    state = {name: Handover(common, whole["lent"][name]) for name, common in whole["common"].items()}
-    return Received(state, differs or unequal, sum(tensor.nbytes for tensor in taken))
+    slots = list(_tensors_of(given))
+    sizes = [slot.num_bytes() for _, slot, _ in slots]
+    if mine is None:
+        tensors = [host_zeros(slot.shape, slot.dtype) for _, slot, _ in slots]
+        _broadcast(worker, tensors, sizes, giver)
+        broadcast_bytes(worker, "state of training/sums", b"", giver)
+        rest = iter(tensors)
+        whole = _map(given, lambda leaf: next(rest) if isinstance(leaf, _Slot) else leaf)
+        state = {name: Handover(common, whole["lent"][name]) for name, common in whole["common"].items()}
+        return Received(state, None, sum(sizes))
+    own = {path: tensor for path, tensor, _ in _tensors_of(_trees_of(mine))}
+    # What is common, where this worker has it, too.
+    compared = [path for path, slot, is_common in slots if is_common and path in own and _slot_of(own[path]) == slot]
+    sums = _Thread(_sums_of, [own[path] for path in compared])
+    try:
+        _broadcast(worker, list(own.values()) if worker.rank == giver else None, sizes, giver)
+    finally:
+        _join([sums])
+    named = dict(zip(compared, sums.outcome))
+    theirs = pickle.loads(broadcast_bytes(worker, "state of training/sums", pickle.dumps(named), giver))
+    differs = _difference(tree, given) or next((_named(path[1:]) for path in compared if named[path] != theirs[path]), None)
+    return Received(mine, differs, sum(sizes))
 
 
 class _Slot(NamedTuple):
@@ -99,14 +109,8 @@ class _Slot(NamedTuple):
     dtype: torch.dtype
     shape: tuple[int, ...]
 
-
-class _Place(NamedTuple):
-    """A tensor on its way."""
-
-    path: str
-    tensor: torch.Tensor
-    is_checked: bool  # it must be the giver's
-    is_written: bool  # it becomes the giver's
+    def num_bytes(self) -> int:
+        return torch.Size(self.shape).numel() * torch.empty(0, dtype=self.dtype).element_size()
 
 
 def _trees_of(state):
@@ -181,34 +185,112 @@ def _named(path):
     return f"{name}[{']['.join(within)}]" if within else name
 
 
-def _broadcast(worker, places, giver):
-    """Returns the name of the first tensor that is checked and not the giver's, or None."""
-    piece = host_zeros(_PIECE_BYTES, torch.uint8)
-    filled, within, unequal = 0, [], []
+class Lane:
+    """One of the pieces that are on their way at once, with a name of its own, and its piece of each time."""
 
-    def send(num_bytes):
-        before = piece[:num_bytes].clone() if any(place.is_checked for place, *_ in within) else None
-        worker.broadcast("state of training/piece", piece.data_ptr(), num_bytes, giver)
-        for place, target, begin, end in within:
-            if place.is_written:
-                target.copy_(piece[begin:end])
-            elif place.is_checked and not torch.equal(before[begin:end], piece[begin:end]):
-                unequal.append(_named(place.path[1:]))
+    def __init__(self, worker, number, tensors, giver):
+        self._worker = worker
+        self._name = f"state of training/piece {number}"
+        self._tensors = tensors  # None: this worker has them already
+        self._giver = giver
+        self._flat = None  # (index, bytes) of the tensor that the last piece ended in
 
-    for place in places:
-        data = place.tensor.detach().resolve_conj().resolve_neg().to("cpu").contiguous().reshape(-1).view(torch.uint8)
+    def has_bytes(self):
+        """Whether this worker gives the pieces, or gets them."""
+        return self._tensors is not None
+
+    def send(self, piece, num_bytes):
+        """Gives, or gets, a piece: (index of a tensor, first byte, last byte) of each, and maybe more bytes, which are 0."""
+        held = []
+        for index, begin, end in piece if self._tensors is not None else ():
+            held.append(self._bytes_of(index)[begin:end].to("cpu"))
+        rest = num_bytes - sum(end - begin for _, begin, end in piece)
+        if self._tensors is None:
+            self._worker.broadcast_parts(self._name, [(0, num_bytes)], self._giver, Holding.VALUE)
+            return
+        if rest:
+            held.append(host_zeros(rest, torch.uint8))
+        places = [(part.data_ptr(), part.numel()) for part in held]
+        self._worker.broadcast_parts(self._name, places, self._giver, Holding.NOTHING, keep=held)
+
+    def _bytes_of(self, index):
+        """Of the tensor itself where it lies as it is to travel, as one always does that is new."""
+        if self._flat is None or self._flat[0] != index:
+            self._flat = index, _flat(self._tensors[index])
+        return self._flat[1]
+
+
+def _flat(tensor):
+    return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+
+
+def _pieces_of(sizes):
+    """Of tensors of so many bytes: lists of (index, first byte, last byte), all but the last of _PIECE_BYTES."""
+    piece, filled = [], 0
+    for index, size in enumerate(sizes):
         at = 0
-        while at < data.numel():
-            count = min(data.numel() - at, _PIECE_BYTES - filled)
-            piece[filled : filled + count] = data[at : at + count]
-            within.append((place, data[at : at + count], filled, filled + count))
+        while at < size:
+            count = min(size - at, _PIECE_BYTES - filled)
+            piece.append((index, at, at + count))
             at += count
             filled += count
             if filled == _PIECE_BYTES:
-                send(filled)
-                filled, within = 0, []
-    if filled:
-        num_bytes = min(room_for(filled), _PIECE_BYTES)
-        piece[filled:num_bytes] = 0
-        send(num_bytes)
-    return unequal[0] if unequal else None
+                yield piece
+                piece, filled = [], 0
+    if piece:
+        yield piece
+
+
+def _broadcast(worker, tensors, sizes, giver):
+    """Gives tensors of so many bytes to who has none yet. `tensors`: what is given, or written to; None: neither."""
+    pieces = list(_pieces_of(sizes))
+    lanes = [Lane(worker, number, tensors, giver) for number in range(_PIECES_AT_ONCE)]
+    has_rest = bool(pieces) and sum(sizes) % _PIECE_BYTES != 0
+    rest = pieces.pop() if has_rest else []
+    # One after the other, as each declares its name, and all workers must declare in one order.
+    for lane, piece in zip(lanes, pieces):
+        lane.send(piece, _PIECE_BYTES)
+    if has_rest:
+        lanes[0].send(rest, min(room_for(sum(end - begin for _, begin, end in rest)), _PIECE_BYTES))
+    threads = [_Thread(_send_all, lane, pieces[number + _PIECES_AT_ONCE :: _PIECES_AT_ONCE]) for number, lane in enumerate(lanes)]
+    _join(threads)
+
+
+def _send_all(lane, pieces):
+    for piece in pieces:
+        lane.send(piece, _PIECE_BYTES)
+
+
+class _Thread(threading.Thread):
+    """Runs a function beside its maker, with its outcome."""
+
+    def __init__(self, function, *arguments):
+        super().__init__(name="bandoneon-handover", daemon=True)
+        self._function, self._arguments = function, arguments
+        self.outcome = self.error = None
+        self.start()
+
+    def run(self):
+        try:
+            self.outcome = self._function(*self._arguments)
+        except BaseException as error:
+            self.error = error
+
+
+def _join(threads):
+    """Waits for all, and raises the first one's error."""
+    for thread in threads:
+        thread.join()
+    for thread in threads:
+        if thread.error is not None:
+            raise thread.error
+
+
+def _sums_of(tensors):
+    """A checksum of each."""
+    library = _native.library()
+    sums = []
+    for tensor in tensors:
+        flat = _flat(tensor).to("cpu")
+        sums.append(library.bdn_crc32c(flat.data_ptr(), flat.numel()))
+    return sums

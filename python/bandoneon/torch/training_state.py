@@ -28,7 +28,12 @@ __all__ = ["TrainingState"]
 # A change waits for this many times as long as the last one took, so that all take a tenth of a job's time at most.
 _STEADY_TIMES = 10.0
 _LEAST_SECONDS = 1.0
+# What all tell each other costs half a millisecond of processor time, so they do it once in so long, or each step where a
+# step takes longer; and once in so many steps at least, as the next steps may take longer than the last ones.
+_BALLOT_SECONDS = 0.1
+_MOST_STEPS = 16
 _STEP = "step of TrainingState"
+_JOB_IS_DONE = "is done and takes no more"  # in the scheduler's answer to who waits then
 
 
 class TrainingState:
@@ -56,12 +61,15 @@ class TrainingState:
     checkpoint: a directory, or URL, as bdn.save() takes it. The first steps() goes on from what it holds; it saves there every
         `every` steps and at the end, and when all workers leave at once, as where one is to leave and the job may not
         go on without it.
-    on_sigterm: "leave": at SIGTERM this worker leaves within two steps, and its process ends with status 75, which says:
+    on_sigterm: "leave": at SIGTERM this worker leaves within two ballots, and its process ends with status 75, which says:
         start me again. None: SIGTERM is the program's.
     on_change: a function that each worker calls when others have come or gone, between two steps.
     join_interval: seconds from one taking in of newcomers to the next. By default ten times as long as the last one took,
         and 1 s at least.
     heal_timeout: a newcomer that has not got the state after so many seconds goes again; the others wait for it so long.
+
+    Workers tell each other in a ballot who is there, leaves, or waits to come: at the end of each step, or once in a tenth of
+    a second where steps take less than half of that.
 
     Inside the loop each step has one step() of each optimizer, or none of any; what is exchanged beside that, as to
     evaluate, is exchanged inside the loop, too, for a newcomer comes to no step of before. One TrainingState a program. With LocalSteps workers are taken in at
@@ -102,7 +110,12 @@ class TrainingState:
         self._roster: list[int] = []
         self._why_leave: str | None = None
         self._next_change = 0.0
-        self._ballot: _Ballot | None = None
+        self._ballot: Ballot | None = None
+        self._steps_planned = 1  # from a ballot to the next
+        self._steps_left = 1  # to the one at whose end the next ballot is counted
+        self._counted_at = 0.0
+        self._steps_since = 0  # that count
+        self._step_seconds = 0.0  # of a step, before that
         self._is_running = self._has_left = self._must_all_leave = self._has_warned_of_parts = False
         self._came: dict[int, int] = {}  # by rank: the number of the change by which a worker came
         self._changes = 0
@@ -142,7 +155,8 @@ class TrainingState:
         return samples
 
     def leave(self, reason: str = "its program said so") -> None:
-        """Has this worker leave the job within two steps: its loop over steps() ends early, and the others go on."""
+        """Has this worker leave the job within two ballots: its loop over steps() ends early, and the others go on. A process that
+        then ends with status 0 is not started again, and one that ends with 75 is."""
         self._why_leave = self._why_leave or reason
 
     def steps(self, total: int) -> Iterator[int]:
@@ -177,16 +191,22 @@ class TrainingState:
             self._come()
         else:
             if self._ballot is None:  # Otherwise the program goes on behind a loop of before.
-                self._ballot = _Ballot(worker)
+                self._ballot = Ballot(worker)
                 self._load()
             self._set_roster(worker.present())
-        self._cast()
+        self._plan_count(1)
 
     def _end_step(self, is_last):
         if not all(getattr(item, "is_together", True) for item in self._objects.values()):
             return
-        present, leaving, wants, must_all_leave = self._ballot.count()
-        self._set_roster(present)
+        self._steps_since += 1
+        self._steps_left -= 1
+        present, leaving, wants, must_all_leave = self._roster, [], False, False
+        is_counted = self._steps_left == 0
+        if is_counted:
+            present, leaving, wants, must_all_leave, seconds = self._ballot.count()
+            self._set_roster(present)
+            self._step_seconds = self._seconds_of_a_step()
         if is_last:
             return
         # Before newcomers come, who would not know that it is due.
@@ -197,11 +217,31 @@ class TrainingState:
             self._leave_with_all()
         elif leaving or wants:
             self._change(leaving)
-        if not self._has_left:
-            self._cast()
+        if self._has_left:
+            return
+        if not is_counted:
+            self._cast_if_due()
+        elif leaving or wants or seconds <= 0:
+            self._plan_count(1)
+        else:
+            # The mean is the same in all, so they agree on the number. First steps tell little, so it grows slowly.
+            self._plan_count(max(1, min(int(_BALLOT_SECONDS / seconds), 2 * self._steps_planned, _MOST_STEPS)))
 
-    def _cast(self):
-        self._ballot.cast(self._why_leave is not None, self._wants_change(), self._must_all_leave)
+    def _plan_count(self, steps):
+        """Has the next ballot counted at the end of the step that is so many further."""
+        self._steps_left = self._steps_planned = steps
+        self._steps_since, self._counted_at = 0, time.monotonic()
+        self._cast_if_due()
+
+    def _cast_if_due(self):
+        if self._steps_left == 1:
+            is_leaving = self._why_leave is not None
+            self._ballot.cast(is_leaving, self._wants_change(), self._must_all_leave, self._seconds_of_a_step())
+
+    def _seconds_of_a_step(self):
+        if self._steps_since == 0:
+            return self._step_seconds
+        return (time.monotonic() - self._counted_at) / self._steps_since
 
     def _wants_change(self):
         return self._refusal is None and self._worker.candidates() > 0 and time.monotonic() >= self._next_change
@@ -271,7 +311,15 @@ class TrainingState:
     def _come(self):
         """Waits to be taken in, and takes the others' state over."""
         worker = self._worker
-        newcomers = worker.boundary()
+        try:
+            newcomers = worker.boundary()
+        except FailedPrecondition as error:
+            if _JOB_IS_DONE not in str(error):
+                raise
+            # What the program does behind the loop the others have done, together: there is nothing left to do.
+            _log.warning("this worker came to a job that has ended well meanwhile, without it: %s; it ends, too", error)
+            worker.close()
+            raise SystemExit(0) from None
         is_late = threading.Event()
 
         def give_up():
@@ -284,7 +332,7 @@ class TrainingState:
         timer.start()
         began = time.monotonic()
         try:
-            self._ballot = _Ballot(worker)
+            self._ballot = Ballot(worker)
             present, _ = self._heal(newcomers, None)
         except BaseException as error:
             if is_late.is_set():
@@ -452,39 +500,42 @@ class TrainingState:
 _SIGTERM = "SIGTERM asked it to leave"
 
 
-class _Ballot:
+class Ballot:
     """What all workers are told of each other, by two small exchanges: one that travels beside a step, and one for the
     moment in which state is handed over. All get the same answer, whoever is lost meanwhile."""
 
     def __init__(self, worker):
         self._worker = worker
         self._size = worker.size
+        # A part for each rank, whether it is there and whether it leaves, and three of all.
         spec = dict(push="none", pull="none")
         self._beside, self._healed = worker.declare(
             [
-                Declaration("state of training/roster", 2 * self._size + 2, **spec),
+                Declaration("state of training/roster", 2 * self._size + 3, **spec),
                 Declaration("state of training/healed", self._size + 1, **spec),
             ]
         )
-        self._values = host_zeros(2 * self._size + 2)
+        self._values = host_zeros(2 * self._size + 3)
         self._ticket = None
 
-    def cast(self, leaves, wants_change, must_all_leave):
+    def cast(self, leaves, wants_change, must_all_leave, seconds):
         """Begins the exchange beside the next step."""
         self._wait()  # For that of a loop that the program has left.
         values = self._values.zero_()
         values[self._worker.rank] = 1
         values[self._size + self._worker.rank] = float(leaves)
-        values[-2] = float(wants_change)
-        values[-1] = float(must_all_leave)
+        values[-3] = float(wants_change)
+        values[-2] = float(must_all_leave)
+        values[-1] = seconds
         self._ticket = self._worker.push(self._beside, values.data_ptr(), keep=values)
 
     def count(self):
-        """(ranks that took part, those of them that leave, whether anybody wants a change, whether all must leave)"""
+        """(ranks that took part, those of them that leave, whether anybody wants a change, whether all must leave, the mean of
+        the seconds)"""
         self._wait()
         present = self._values[: self._size].nonzero().flatten().tolist()
-        leaving = self._values[self._size : -2].nonzero().flatten().tolist()
-        return present, leaving, bool(self._values[-2]), bool(self._values[-1])
+        leaving = self._values[self._size : -3].nonzero().flatten().tolist()
+        return present, leaving, bool(self._values[-3]), bool(self._values[-2]), self._values[-1].item()
 
     def _wait(self):
         if self._ticket is not None:
