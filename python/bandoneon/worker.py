@@ -235,6 +235,11 @@ class Worker:
         self._left = True
         self.close()
 
+    def close_unneeded(self) -> None:
+        """Closes a worker that a job has ended well without, which it need not leave."""
+        self._left = True
+        self.close()
+
     # ---- Life ----
 
     def leave(self, timeout: float | None = None) -> None:

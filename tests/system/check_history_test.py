@@ -186,6 +186,19 @@ def test_steps_that_were_estimated_may_have_other_results(tmp_path):
     assert run_check(tmp_path, histories)[0] == 0
 
 
+@pytest.mark.parametrize("what, code", [("estimate", 0), ("plan", 1)])
+def test_a_stopped_server_may_close_another_result_only_of_what_was_estimated(tmp_path, what, code):
+    histories = true_histories()
+    late = {"at": 9.0, "event": "round", "key": "0.0", "step": 3, "epoch": 1, "ranks": [0, 1], "crc": 77, "flags": 0}
+    histories["first"].append(late)
+    histories["second"][3].update(what=what, start=2)
+    del histories["second"][4:6]
+    if what == "estimate":
+        for name in ("worker-0", "worker-1"):
+            histories[name][5].update(crc=8)
+    assert run_check(tmp_path, histories)[0] == code
+
+
 def test_histories_of_a_job_that_lost_a_server_agree(start, tmp_path):  # noqa: F811
     run = start("--restarts", "1", "--set", f"history-file={tmp_path}/job")
     run.process.wait_for("at 15", times=WORKERS)

@@ -126,7 +126,7 @@ def elastic(options):
         steps = Steps(worker.rank)
         for step in state.steps(1_000_000):
             index, count = state.shard
-            note_whole(options.faults, count == worker.size)
+            note_whole(options.faults, count == worker.size, options.loses_scheduler)
             inputs = torch.randn(24, 16, generator=torch.Generator().manual_seed(step))
             first = sum(24 // count + (i < 24 % count) for i in range(index))
             part = inputs[first : first + state.count(24)]
@@ -158,11 +158,12 @@ BEGAN = time.monotonic()
 SETTLED = 5.0  # seconds; longer than a lease, and than a stop
 
 
-def note_whole(faults, is_whole):
-    """Files that say that a fault has come, and all workers are there again: the next may come."""
+def note_whole(faults, is_whole, loses_scheduler):
+    """Files that say that a fault has come, and all workers are there again: the next may come. A scheduler that comes back gives all
+    their leases anew."""
     for number in range(faults):
         fault, whole = DIRECTORY / f"fault-{number}", DIRECTORY / f"whole-{number}"
-        if is_whole and fault.exists() and time.time() - fault.stat().st_mtime > SETTLED:
+        if is_whole and fault.exists() and time.time() - fault.stat().st_mtime > SETTLED * (3 if loses_scheduler else 1):
             whole.touch()
 
 
@@ -233,6 +234,7 @@ def main():
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--pace", type=float, default=0, metavar="SECONDS", help="that each step takes more")
     parser.add_argument("--faults", type=int, default=0, help="of elastic: how many are to come")
+    parser.add_argument("--loses-scheduler", action="store_true", help="of elastic: a scheduler may be lost with a worker")
     parser.add_argument("--most-seconds", type=float, default=60, help="of elastic: then it ends without them, once all workers are there")
     options = parser.parse_args()
     if options.kind == "elastic":

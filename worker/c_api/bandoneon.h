@@ -332,8 +332,8 @@ enum {
 BDN_API int bdn_broadcast_parts(bdn_worker* worker, const char* name, const bdn_bytes* parts,
                                 size_t count, int root, int holds, double timeout_seconds);
 
-/* Returns the CRC-32C of some bytes, at the speed of memory: workers that are to hold the same bytes
- * may compare it. That of no bytes, and of NULL, is 0. */
+/* Returns the CRC-32C of some bytes, at the speed of memory. Workers that are to hold the same
+ * bytes may compare it. That of no bytes, and of NULL, is 0. */
 BDN_API uint32_t bdn_crc32c(const void* data, uint64_t bytes);
 
 /* Waits until all workers have called it with this name. */

@@ -318,7 +318,7 @@ class TrainingState:
                 raise
             # What the program does behind the loop the others have done, together: there is nothing left to do.
             _log.warning("this worker came to a job that has ended well meanwhile, without it: %s; it ends, too", error)
-            worker.close()
+            worker.close_unneeded()
             raise SystemExit(0) from None
         is_late = threading.Event()
 
