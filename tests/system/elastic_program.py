@@ -191,7 +191,7 @@ def main():
         )
         break_something(worker)
         if "TEST_NEVER_TAKES" in os.environ:
-            state._wants_change = lambda: print("somebody waits", flush=True) if worker.candidates() else False
+            state._wants_change = lambda: bool(worker.candidates() and print("somebody waits", flush=True))
         print("candidate" if worker.is_candidate() else "member", worker.rank, flush=True)
         steps = 0
         for step in state.steps(STEPS):

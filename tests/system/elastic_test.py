@@ -287,7 +287,8 @@ def test_a_newcomer_to_a_job_that_ends_ends_well_and_says_why(start):
     job._start("newcomer", [sys.executable, PROGRAM], BANDONEON_RANK="1")
     job[0].wait_for("somebody waits")
     pathlib.Path(job.env["TEST_END"]).touch()
-    assert job.wait("worker 0", "worker 2", "newcomer", "scheduler") == [0] * 4
+    ends = job.wait("worker 0", "worker 2", "newcomer", "scheduler")
+    assert ends == [0] * 4, "".join(job.processes["worker 0"].lines[-15:]) + job.processes["newcomer"].output()
     output = job.processes["newcomer"].output()
     assert "this worker came to a job that has ended well meanwhile" in output and "Traceback" not in output, output
 
