@@ -16,6 +16,7 @@ from .decay_momentum_sgd import DecayMomentumSGD
 from .decoupled_momentum import DeMo
 from .ef21 import EF21
 from .frozen_adam import FrozenAdamW
+from .kronecker import KFAC
 from .lans import LANS
 from .lion import Lion
 from .muon import Muon, muon_groups
@@ -32,6 +33,7 @@ __all__ = [
     "DecayMomentumSGD",
     "EF21",
     "FrozenAdamW",
+    "KFAC",
     "LANS",
     "Lion",
     "Muon",
