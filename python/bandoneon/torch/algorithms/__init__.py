@@ -15,6 +15,7 @@ from .cser import CSER
 from .decay_momentum_sgd import DecayMomentumSGD
 from .decoupled_momentum import DeMo
 from .ef21 import EF21
+from .expert_plan import ExpertPlan
 from .frozen_adam import FrozenAdamW
 from .kronecker import KFAC
 from .lans import LANS
@@ -32,6 +33,7 @@ __all__ = [
     "DeMo",
     "DecayMomentumSGD",
     "EF21",
+    "ExpertPlan",
     "FrozenAdamW",
     "KFAC",
     "LANS",
