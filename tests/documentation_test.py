@@ -66,8 +66,9 @@ SETTINGS = re.findall(r'\{\s*"([\w-]+)",\s*"', text_of("common/cluster/settings.
 # QSR, Pace and the outer steps, which are update rules, are of LocalSteps.
 OF_LOCAL_STEPS = ["QSR", "Pace", *re.findall(r"^class (\w+)", text_of("python/bandoneon/torch/algorithms/outer_steps.py"), re.MULTILINE)]
 LOSSES = re.findall(r"^class ([A-Z]\w+)", text_of("python/bandoneon/torch/algorithms/auc_loss.py"), re.MULTILINE)
+PLANS = ["ExpertPlan"]
 ALGORITHMS = [name for name in re.findall(r'"(\w+)",', enclosed("python/bandoneon/torch/algorithms/__init__.py", "__all__ = [", "]"))
-              if name[0].isupper() and name not in OF_LOCAL_STEPS + LOSSES]
+              if name[0].isupper() and name not in OF_LOCAL_STEPS + LOSSES + PLANS]
 FIELDS = re.findall(r"^  [\w:]+ (\w+)(?: = [^;]+)?;", enclosed(
     "common/wire/frame.h", "struct FrameHeader {", "bool operator=="), re.MULTILINE)
 

@@ -42,6 +42,10 @@ def ef21(worker, model):
     return bdn.algorithms.EF21(inner(model), model.named_parameters(), worker=worker)
 
 
+def kfac(worker, model):
+    return bdn.algorithms.KFAC(model, inner(model), worker=worker)
+
+
 def lion(worker, model):
     return bdn.algorithms.Lion(model.named_parameters(), worker=worker)
 
@@ -50,7 +54,7 @@ def demo(worker, model):
     return bdn.algorithms.DeMo(model.named_parameters(), worker=worker)
 
 
-KINDS = [distributed, server, onebit_adam, cser, local_steps, ef21, lion, demo]
+KINDS = [distributed, server, onebit_adam, cser, local_steps, ef21, kfac, lion, demo]
 
 
 class Training:

@@ -274,6 +274,8 @@ BESIDES = {
     "DistributedOptimizer": outer(bdn.DistributedOptimizer, scaler=None),
     "ServerOptimizer": outer(bdn.ServerOptimizer),
     "EF21": outer(bdn.algorithms.EF21),
+    "KFAC": lambda model, worker: bdn.algorithms.KFAC(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), worker=worker),
     "Lion": alone(bdn.algorithms.Lion),
     "OneBitAdam": alone(bdn.algorithms.OneBitAdam, warmup=2),
     "DeMo": alone(bdn.algorithms.DeMo),

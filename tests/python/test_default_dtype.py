@@ -96,6 +96,7 @@ MAKERS = {
         inner(model), named, gradient=2, reset=2, period=2, block=2, **linked(**how)
     ),
     "EF21": lambda model, named, **how: bdn.algorithms.EF21(inner(model), named, **linked(**how)),
+    "KFAC": lambda model, named, **how: bdn.algorithms.KFAC(model, inner(model), "fp16", 1, 2, **linked(**EF, **how)),
     "Lion": lambda model, named, **how: bdn.algorithms.Lion(named, 0.25, **linked(**how)),
     "DeMo": lambda model, named, **how: bdn.algorithms.DeMo(
         named, 0.25, **linked(push="topk(ratio=0.5)", pull="none", **how)
@@ -244,7 +245,7 @@ def in_float64(kind):
     return job
 
 
-@pytest.mark.parametrize("kind", ["ServerOptimizer", "LocalSteps", "CSER", "OneBitAdam"])
+@pytest.mark.parametrize("kind", ["ServerOptimizer", "LocalSteps", "CSER", "KFAC", "OneBitAdam"])
 def test_float64_is_refused_by_name_where_weights_or_codecs_would_round_it(kind):
     def job(worker):
         with pytest.raises(bandoneon.InvalidArgument, match="weight' is float64, .*(float32|no codec)") as said:

@@ -51,6 +51,28 @@ def test_auc_prints_each_way_to_train():
     assert all(0.4 < float(area) < 1 for _, _, area, _ in found), output
 
 
+def test_kfac_prints_each_way_and_what_factors_cost():
+    job = [BIN / "bandoneon", "run", "-n", WORKERS, "-s", 1, "--"]
+    few = ["--steps=20", "--samples=500", "--sgd", "0.01", "--adam", "0.01"]
+    output = run(*job, sys.executable, ROOT / "examples" / "kfac.py", *few)
+    losses = dict(re.findall(r"(SGD|Adam|KFAC), rate \S+: loss (\S+),", output))
+    assert len(losses) == 3 and all(30 < float(loss) < 90 for loss in losses.values()), output
+    assert re.search(r"seed 1: SGD has \S+ after 20 steps, and KFAC has it ", output), output
+    assert 0.5 <= float(re.search(r"factors: \d+ of \d+ elements, (\S+)", output)[1]) <= 0.51, output
+    assert len(set(re.findall(r"model ([0-9a-f]{64})", output))) == 1, output
+
+
+def test_moe_prints_plans_and_prunings():
+    job = [BIN / "bandoneon", "run", "-n", WORKERS, "-s", 1, "--"]
+    few = ["--steps=6", "--distill=3", "--draws=1", "--batches=1"]
+    output = run(*job, sys.executable, ROOT / "examples" / "moe.py", *few)
+    assert re.search(r"by the model, 8 devices: 1\.\d+ times as fast", output), output
+    assert re.search(r"by timed waits, 2 workers: \S+ times as fast", output), output
+    assert re.search(r"seed 1: perplexity \S+; with 50% of the experts' weights gone by magnitude", output), output
+    assert re.search(r"distilled for 3 steps: \S+, masks kept", output), output
+    assert len(set(re.findall(r"model ([0-9a-f]{64})", output))) == 1, output
+
+
 def test_a_small_gpt_trains_over_a_fabric():
     job = [BIN / "bandoneon", "run", "-n", WORKERS, "-s", 1, "--transport", "rdma"]
     job += ["--provider", "tcp;ofi_rxm", "--"]

@@ -193,6 +193,10 @@ BY_ITSELF = {
         dict(lr=0.02, decay=0.5, weight_decay=0.3),
     ),
 }
+# Its hooks see no forward pass here, so that it steps all as the optimizer does.
+AROUND["KFAC of SGD"] = (
+    lambda model, worker: bdn.algorithms.KFAC(model, sgd(model.parameters()), worker=worker), sgd, SGD_CHANGES
+)
 JOBS = {**AROUND, **BY_ITSELF}
 CASES = [(name, key) for name, (_, _, changes) in JOBS.items() for key in changes]
 

@@ -53,6 +53,9 @@ OWNERS = {
     "EF21": lambda model, worker, prefix: bdn.algorithms.EF21(
         sgd(model), model.named_parameters(), worker=worker, links=bdn.Links(prefix=prefix)
     ),
+    "KFAC": lambda model, worker, prefix: bdn.algorithms.KFAC(
+        model, sgd(model), worker=worker, links=bdn.Links(prefix=prefix)
+    ),
     "OneBitAdam": onebit_adam,
 }
 REFUSED = "'0.weight' is already exchanged by another optimizer or hook.*close"

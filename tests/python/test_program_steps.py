@@ -458,6 +458,8 @@ CANNOT_SKIP = {
     "LocalSteps": around(bdn.LocalSteps, tau=2, outer=bdn.algorithms.Average()),
     "CSER": around(bdn.algorithms.CSER, gradient=4, reset=2),
     "EF21": around(bdn.algorithms.EF21),
+    "KFAC": lambda worker, model: bdn.algorithms.KFAC(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), worker=worker),
     "OneBitAdam": of_parameters(bdn.algorithms.OneBitAdam, warmup=1),
     "Lion": of_parameters(bdn.algorithms.Lion),
     "DeMo": of_parameters(bdn.algorithms.DeMo),

@@ -403,6 +403,32 @@ def ef21(model, gradient, steps, rules, mu, nesterov, workers, push, pull):
     return model
 
 
+def kfac(model, samples, steps, lr, every, inverses, damping, clip):
+    """KFAC (1503.05671, 2107.06533) of one process on the whole batch, in front of SGD. A model is a matrix a layer, the
+    bias its last column. samples(t, model) has for each layer the inputs a, a 1 appended, and the gradients g of each
+    sample's own loss by the outputs, one sample a row. Factors begin as I. New inverses are used `every` steps later, the first at once."""
+    model = [x.astype(np.float64) for x in model]
+    factors = in_use = None
+    coming = {}
+    for t in range(1, steps + 1):
+        rows = samples(t, model)
+        if (t - 1) % every == 0:
+            new = [(a.T @ a / len(a), g.T @ g / len(g)) for a, g in rows]
+            old = factors or [tuple(np.eye(len(f)) for f in pair) for pair in new]
+            factors = [tuple(0.95 * o + 0.05 * n for o, n in zip(*pair)) for pair in zip(old, new)]
+        in_use = coming.pop(t, in_use)
+        if (t - 1) % inverses == 0:
+            inverted = [tuple(np.linalg.inv(f + damping * np.eye(len(f))) for f in pair) for pair in factors]
+            in_use = in_use or inverted
+            coming[t + every] = inverted
+        grads = [g.T @ a / len(a) for a, g in rows]
+        directions = [right @ grad @ left for grad, (left, right) in zip(grads, in_use)]
+        total = sum((v * grad).sum() * lr**2 for v, grad in zip(directions, grads))
+        scale = min(1.0, math.sqrt(clip / total))
+        model = [x - lr * scale * v for x, v in zip(model, directions)]
+    return model
+
+
 def lion(model, gradient, steps, lr, b1, b2, wd, workers, vote, reply):
     """Distributed Lion (2404.00438): u_i = vote(b1 m_i + (1 - b1) g_i), m_i = b2 m_i + (1 - b2) g_i;
     x = (1 - lr wd) x - lr reply(mean of u_i). Lion (2302.06675) where vote is none and reply is np.sign."""

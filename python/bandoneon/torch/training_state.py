@@ -572,8 +572,9 @@ def _check_objects(objects, own):
     if both or _STEP in objects or _STEP in own:
         raise InvalidArgument(f"{sorted(both)[0] if both else _STEP!r} is the name of two things: give each another one")
     for name, item in objects.items():
-        outside = "DistributedOptimizer" if hasattr(item, "_bandoneon") and not hasattr(item, "handover") else None
-        outside = outside or getattr(item, "is_inside", None)
+        outside = getattr(item, "is_inside", None)
+        if outside is None and hasattr(item, "_bandoneon") and not hasattr(item, "handover"):
+            outside = "DistributedOptimizer"
         if outside is not None:
             raise InvalidArgument(f"objects[{name!r}] is the optimizer inside a {outside}: give the TrainingState that one")
         if hasattr(item, "comm_state_dict") and not hasattr(item, "handover") and not hasattr(item, "refuses_newcomers"):

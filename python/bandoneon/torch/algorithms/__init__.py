@@ -15,7 +15,10 @@ from .cser import CSER
 from .decay_momentum_sgd import DecayMomentumSGD
 from .decoupled_momentum import DeMo
 from .ef21 import EF21
+from .expert_plan import ExpertPlan
+from .expert_pruning import masked, prune_experts
 from .frozen_adam import FrozenAdamW
+from .kronecker import KFAC
 from .lans import LANS
 from .lion import Lion
 from .muon import Muon, muon_groups
@@ -31,7 +34,9 @@ __all__ = [
     "DeMo",
     "DecayMomentumSGD",
     "EF21",
+    "ExpertPlan",
     "FrozenAdamW",
+    "KFAC",
     "LANS",
     "Lion",
     "Muon",
@@ -42,8 +47,10 @@ __all__ = [
     "SignMomentum",
     "SlowMo",
     "expand",
+    "masked",
     "micro_batches",
     "muon_groups",
+    "prune_experts",
 ]
 
 answer_foreign_words(__all__, globals())
