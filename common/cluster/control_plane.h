@@ -26,7 +26,7 @@ namespace bdn {
 
 // The version of the control plane's protocol. Nodes and scheduler of different versions do not
 // join.
-inline constexpr uint32_t kControlVersion = 19;
+inline constexpr uint32_t kControlVersion = 20;
 // The most steps of which workers keep their pushes for servers that are lost.
 inline constexpr uint32_t kMostReplaySteps = 128;
 
