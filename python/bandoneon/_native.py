@@ -25,7 +25,7 @@ from ctypes import (
 
 from . import errors
 
-ABI_VERSION = 11
+ABI_VERSION = 12
 
 OK = 0
 CANCELLED = 1

@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define BDN_ABI_VERSION 11
+#define BDN_ABI_VERSION 12
 #if defined(__GNUC__)
 #define BDN_API __attribute__((visibility("default")))
 #else
