@@ -21,6 +21,7 @@ MODULES = {
     "bandoneon.torch.exchange": "single tensors",
     "bandoneon.torch.expand": "transformers that grow",
     "bandoneon.torch.named_recipes": "compositions that have a name",
+    "bandoneon.torch.rows": "embedding tables that servers hold",
     "bandoneon.metrics": "a worker's counters for Prometheus",
     "bandoneon.micro_batches": "batches of sequences of unequal length",
 }
