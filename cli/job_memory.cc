@@ -12,9 +12,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // The names of the servers' gauges, without "bytes_".
-constexpr const char* kPurposes[] = {"weights",   "replicas",  "moments",  "residuals",
-                                     "sums",      "waiting",   "replies",  "values",
-                                     "held_most", "pool_used", "pool_idle"};
+constexpr const char* kPurposes[] = {"weights", "replicas",  "moments",   "residuals",
+                                     "sums",    "waiting",   "replies",   "values",
+                                     "rows",    "held_most", "pool_used", "pool_idle"};
 
 }  // namespace
 

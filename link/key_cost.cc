@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "common/cluster/server_bytes.h"
+
 namespace bdn {
 namespace {
 
@@ -26,6 +28,7 @@ KeyCost CostOfKey(const KeyEntry& key, const RuleSpec& rule, const KeyCodecs& co
     // One value and its successor, of any element type.
     return {.state = 2 * key.elements * DTypeSize(key.dtype)};
   }
+  if (key.kind == KeyKind::kRows) return {.state = ServerBytes(key)};
   const uint64_t array = key.elements * sizeof(float);
   const uint64_t arrays = (rule.holds_weights() ? 1 + rule.moments() : 0) +
                           (codecs.reply == ReplyKind::kDelta ? 1 : 0) +

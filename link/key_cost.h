@@ -21,8 +21,9 @@ namespace bdn {
 //   late     the bytes that may wait besides when pushes come in another order: up to (W - 1) P in
 //            all, with those of `open`
 //
-// A broadcast has a value and the next one. Memory that a step needs only while a thread works on
-// it (one sum a shard, payloads on their way) is not counted.
+// A broadcast has a value and the next one. A key of rows has the rows that are expected. Memory
+// that a step needs only while a thread works on it (one sum a shard, payloads on their way) is not
+// counted.
 struct KeyCost {
   uint64_t state = 0;
   uint64_t reply = 0;

@@ -5,6 +5,7 @@
 #include "common/base/draw.h"
 #include "common/base/status.h"
 #include "compressors/codec_schedule.h"
+#include "link/row_link.h"
 
 namespace bdn {
 
@@ -27,6 +28,7 @@ absl::StatusOr<KeyLink> MakeKeyLink(const KeyEntry& entry, const std::string& fi
 }
 
 uint64_t LongestPayloadOf(const KeyEntry& entry, const KeyCodecs& codecs) {
+  if (entry.kind == KeyKind::kRows) return kMaxRowsPayload;
   const uint64_t plain = KeyBytes(entry);
   return entry.kind == KeyKind::kDense ? std::max<uint64_t>(plain, codecs.MaxEncodedBytes())
                                        : plain;

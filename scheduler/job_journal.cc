@@ -304,6 +304,7 @@ absl::Status CheckSameSettings(const JobBegun& begun, const JobOptions& options)
       {"partition-bytes", was.partition_bytes == is.partition_bytes},
       {"fusion-bytes", was.fusion_bytes == is.fusion_bytes},
       {"min-compress-bytes", was.min_compress_bytes == is.min_compress_bytes},
+      {"row-buckets", was.row_buckets == is.row_buckets},
       {"heartbeat-interval", was.heartbeat_interval == is.heartbeat_interval},
       {"lease-timeout", was.lease_timeout == is.lease_timeout},
       // These decide what is declared, so the same events must meet the same limits.

@@ -2,6 +2,7 @@
 
 #include "absl/strings/escaping.h"
 #include "common/base/status.h"
+#include "common/cluster/table_spec.h"
 
 namespace bdn {
 namespace {
@@ -61,6 +62,10 @@ absl::Status CheckJobOptions(const JobOptions& options) {
                            kMostReplaySteps);
   }
   BDN_RETURN_IF_ERROR(CheckRange("partition-bytes", config.partition_bytes, 4096, 1 << 30));
+  if (config.row_buckets != 0 && !IsRowBuckets(config.row_buckets)) {
+    return InvalidArgument("row-buckets is %d: expected 0 (by the servers) or a power of two to %d",
+                           config.row_buckets, kMaxRowBuckets);
+  }
   if (options.limits.max_job_bytes == 0) return InvalidArgument("max-job-bytes is 0");
   const DeclarationLimits& limits = options.limits;
   BDN_RETURN_IF_ERROR(CheckRange("max-tensors", limits.max_tensors, 1, kMostTensors));

@@ -13,6 +13,11 @@ constexpr uint64_t kLevelShare = 100;
 
 constexpr size_t kNobody = ~size_t{0};
 
+// Returns the bytes by which a key counts among those of its kind.
+uint64_t LoadBytes(const KeyEntry& key) {
+  return key.kind == KeyKind::kRows ? ServerBytes(key) : KeyBytes(key);
+}
+
 }  // namespace
 
 Placer::Placer(const std::vector<NodeInfo>& servers) : loads_(servers.size()), last_(kNobody) {
@@ -25,8 +30,11 @@ Placer::Placer(const std::vector<NodeInfo>& servers) : loads_(servers.size()), l
 
 std::vector<NodeId> Placer::Place(std::span<const KeyEntry> keys) {
   std::vector<size_t> owners(keys.size(), kNobody);
-  // Kinds are levelled apart: dense keys cost a server time in every step, broadcasts do not.
-  for (const KeyKind kind : {KeyKind::kDense, KeyKind::kBroadcast}) PlaceKind(kind, keys, &owners);
+  // Kinds are levelled apart: dense keys cost a server time in every step, broadcasts do not, and
+  // those of tables cost time by the rows that are touched.
+  for (const KeyKind kind : {KeyKind::kDense, KeyKind::kBroadcast, KeyKind::kRows}) {
+    PlaceKind(kind, keys, &owners);
+  }
   std::vector<NodeId> nodes;
   nodes.reserve(keys.size());
   for (size_t i = 0; i < keys.size(); ++i) {
@@ -45,13 +53,13 @@ void Placer::PlaceKind(KeyKind kind, std::span<const KeyEntry> keys, std::vector
   std::vector<size_t> fresh;
   for (size_t i = 0; i < keys.size(); ++i) {
     if (keys[i].kind != kind) continue;
-    loads.total += KeyBytes(keys[i]);
+    loads.total += LoadBytes(keys[i]);
     fresh.push_back(i);
   }
   // Largest first: small keys then even out what large ones leave uneven. Stable, so that every run
   // places alike.
   std::stable_sort(fresh.begin(), fresh.end(),
-                   [&](size_t a, size_t b) { return KeyBytes(keys[a]) > KeyBytes(keys[b]); });
+                   [&](size_t a, size_t b) { return LoadBytes(keys[a]) > LoadBytes(keys[b]); });
   // The loads by rank, to find a rank's entry among those sorted by bytes.
   std::vector<uint64_t> bytes(servers_.size());
   for (const auto& [load, rank] : loads.lightest) bytes[rank] = load;
@@ -61,7 +69,7 @@ void Placer::PlaceKind(KeyKind kind, std::span<const KeyEntry> keys, std::vector
                                i + 1 == keys.size() ? kNobody : (*owners)[i + 1]);
     (*owners)[i] = rank;
     auto node = loads.lightest.extract({bytes[rank], rank});
-    node.value().first = bytes[rank] += KeyBytes(keys[i]);
+    node.value().first = bytes[rank] += LoadBytes(keys[i]);
     loads.lightest.insert(std::move(node));
   }
 }
@@ -91,12 +99,12 @@ void Placer::Remove(const KeyEntry& key, NodeId owner) {
   load.key_bytes -= KeyBytes(key);
   load.server_bytes -= ServerBytes(key);
   Loads& kind = kinds_[static_cast<size_t>(key.kind)];
-  kind.total -= KeyBytes(key);
+  kind.total -= LoadBytes(key);
   // A linear search is enough: servers are few, and keys are seldom removed.
   const auto found = std::find_if(kind.lightest.begin(), kind.lightest.end(),
                                   [rank](const auto& one) { return one.second == rank; });
   auto node = kind.lightest.extract(found);
-  node.value().first -= KeyBytes(key);
+  node.value().first -= LoadBytes(key);
   kind.lightest.insert(std::move(node));
 }
 

@@ -28,7 +28,8 @@ class Placer {
   explicit Placer(const std::vector<NodeInfo>& servers);
 
   // Returns the owners of `keys`, which follow those placed before in the catalogue. The keys of
-  // tensors are placed before those of broadcasts, the largest of a kind first. Each goes to the
+  // tensors are placed before those of broadcasts, and those of tables last, by the rows that are
+  // expected in them; the largest of a kind first. Each goes to the
   // server with the fewest bytes of its kind; among servers that are nearly level, to that which
   // holds the fewest of the two keys next to it, then to the lighter, then to that of the lower
   // rank.
@@ -53,7 +54,7 @@ class Placer {
   std::vector<NodeId> servers_;  // by rank
   absl::flat_hash_map<NodeId, size_t> ranks_;
   std::vector<Load> loads_;  // by rank
-  Loads kinds_[2];           // by KeyKind
+  Loads kinds_[3];           // by KeyKind
   size_t last_;              // the rank that owns the last key of the catalogue
 };
 

@@ -1,11 +1,13 @@
 #include "scheduler/planner.h"
 
 #include <algorithm>
+#include <bit>
 #include <map>
 #include <string_view>
 #include <tuple>
 
 #include "common/base/status.h"
+#include "common/cluster/table_spec.h"
 
 namespace bdn {
 namespace {
@@ -67,6 +69,40 @@ absl::Status Cut(const TensorDeclaration& tensor, uint32_t number, uint64_t part
   return absl::OkStatus();
 }
 
+// The keys of tables: a key for each bucket, of all tables of like attributes and width.
+class TableKeys {
+ public:
+  TableKeys(uint32_t buckets, std::vector<KeyEntry>* keys) : buckets_(buckets), keys_(keys) {}
+
+  absl::Status Add(const TensorDeclaration& table, uint32_t number) {
+    BDN_ASSIGN_OR_RETURN(const TableSpec spec, TableSpec::Parse(table.table));
+    const auto [first, is_new] =
+        groups_.try_emplace({AttributesOf(table), table.elements}, keys_->size());
+    for (uint32_t bucket = 0; is_new && bucket < buckets_; ++bucket) {
+      keys_->push_back(EmptyKey(table, number, bucket));
+      keys_->back().buckets = buckets_;
+    }
+    for (uint32_t bucket = 0; bucket < buckets_; ++bucket) {
+      KeyEntry& key = (*keys_)[first->second + bucket];
+      AddSegment({number, 0, table.elements}, &key);
+      key.expected_rows += (spec.ExpectedRows() + buckets_ - 1) / buckets_;
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const uint32_t buckets_;
+  std::vector<KeyEntry>* const keys_;
+  std::map<std::pair<Attributes, uint64_t>, size_t> groups_;  // indices in keys_
+};
+
+uint32_t BucketsOf(const JobConfig& config) {
+  if (config.row_buckets != 0) return config.row_buckets;
+  constexpr uint32_t kForEachServer = 4;
+  const auto least = kForEachServer * static_cast<uint32_t>(std::max(1, config.num_servers));
+  return std::min(kMaxRowBuckets, std::bit_ceil(least));
+}
+
 // The groups that still take tensors, at most one for each set of attributes. The sets are views of
 // the tensors, which outlive this.
 class OpenGroups {
@@ -99,11 +135,15 @@ absl::StatusOr<std::vector<KeyEntry>> PlanKeys(std::span<const TensorDeclaration
   const uint64_t fusion_bytes = std::min(config.fusion_bytes, config.partition_bytes);
   std::vector<KeyEntry> keys;
   OpenGroups groups(fusion_bytes, &keys);
+  TableKeys tables(BucketsOf(config), &keys);
   for (size_t i = 0; i < tensors.size(); ++i) {
     const TensorDeclaration& tensor = tensors[i];
     const auto number = static_cast<uint32_t>(first_tensor + i);
     BDN_RETURN_IF_ERROR(CheckDeclaration(tensor));
-    if (tensor.fuse && tensor.kind == KeyKind::kDense && TensorBytes(tensor) < fusion_bytes) {
+    if (tensor.kind == KeyKind::kRows) {
+      BDN_RETURN_IF_ERROR(tables.Add(tensor, number));
+    } else if (tensor.fuse && tensor.kind == KeyKind::kDense &&
+               TensorBytes(tensor) < fusion_bytes) {
       groups.Add(tensor, number);
     } else {
       BDN_RETURN_IF_ERROR(Cut(tensor, number, config.partition_bytes, &keys));

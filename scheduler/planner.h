@@ -20,7 +20,8 @@ inline constexpr uint64_t kMaxKeys = uint64_t{1} << 20;
 //
 // A tensor of at least `fusion_bytes` is cut into even partitions of at most `partition_bytes`.
 // Dense tensors below that which may be fused share a key with the next ones of like attributes, in
-// the order of the list, up to `fusion_bytes`. Broadcasts are only cut. A dense key under
+// the order of the list, up to `fusion_bytes`. Broadcasts are only cut. Tables of like attributes
+// share keys, one for each bucket. A dense key under
 // `min_compress_bytes` goes uncompressed. Keys come in rising order. Errors: InvalidArgument as
 // CheckDeclaration; ResourceExhausted beyond kMaxKeys.
 absl::StatusOr<std::vector<KeyEntry>> PlanKeys(std::span<const TensorDeclaration> tensors,

@@ -5,6 +5,7 @@
 
 #include "common/base/status.h"
 #include "common/cluster/listen_address.h"
+#include "common/cluster/table_spec.h"
 
 namespace bdn {
 namespace {
@@ -67,6 +68,8 @@ absl::StatusOr<SchedulerOptions> ReadSchedulerOptions(const Config& config) {
   BDN_ASSIGN_OR_RETURN(job.partition_bytes, config.Bytes("partition-bytes"));
   BDN_ASSIGN_OR_RETURN(job.fusion_bytes, config.Bytes("fusion-bytes"));
   BDN_ASSIGN_OR_RETURN(job.min_compress_bytes, config.Bytes("min-compress-bytes"));
+  BDN_ASSIGN_OR_RETURN(const int64_t buckets, config.Int("row-buckets", 0, kMaxRowBuckets));
+  job.row_buckets = static_cast<uint32_t>(buckets);
   BDN_ASSIGN_OR_RETURN(options.job.limits.max_job_bytes, config.Bytes("max-job-bytes"));
   BDN_ASSIGN_OR_RETURN(const int64_t tensors, config.Int("max-tensors", 1, kMostTensors));
   options.job.limits.max_tensors = static_cast<uint64_t>(tensors);

@@ -22,6 +22,7 @@ MODULES = {
     "bandoneon.torch.expand": "transformers that grow",
     "bandoneon.torch.sharded": "groups of ranks, and models that are sharded inside an island",
     "bandoneon.torch.named_recipes": "compositions that have a name",
+    "bandoneon.torch.rows": "embedding tables that servers hold",
     "bandoneon.metrics": "a worker's counters for Prometheus",
     "bandoneon.micro_batches": "batches of sequences of unequal length",
 }

@@ -1,6 +1,7 @@
 #include "server/key_plan.h"
 
 #include <utility>
+#include <vector>
 
 #include "common/base/status.h"
 #include "common/wire/frame.h"
@@ -8,6 +9,16 @@
 
 namespace bdn {
 namespace {
+
+absl::Status FillRows(const KeyEntry& entry, std::span<const TensorDeclaration> tables,
+                      KeyPlan* plan) {
+  std::vector<const TensorDeclaration*> all;
+  for (const TensorDeclaration& table : tables) all.push_back(&table);
+  BDN_ASSIGN_OR_RETURN(RowLink link, MakeRowLink(entry, all));
+  plan->row_rule = MakeRowRule(link.rule);
+  plan->rows = std::make_unique<const RowLink>(std::move(link));
+  return absl::OkStatus();
+}
 
 absl::Status FillLink(const KeyEntry& entry, KeyPlan* plan) {
   BDN_ASSIGN_OR_RETURN(KeyLink link, MakeKeyLink(entry, plan->name));
@@ -29,12 +40,14 @@ absl::Status FillLink(const KeyEntry& entry, KeyPlan* plan) {
 
 uint64_t KeyPlan::MaxPayloadBytes() const { return LongestPayloadOf(entry, codecs); }
 
-absl::StatusOr<std::shared_ptr<const KeyPlan>> MakeKeyPlan(const KeyEntry& entry,
-                                                           const std::string& tensor_name) {
+absl::StatusOr<std::shared_ptr<const KeyPlan>> MakeKeyPlan(
+    const KeyEntry& entry, const std::string& tensor_name,
+    std::span<const TensorDeclaration> tables) {
   auto plan = std::make_shared<KeyPlan>();
   plan->entry = entry;
   plan->name = tensor_name;
   plan->sum_dtype = entry.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
+  if (entry.kind == KeyKind::kRows) BDN_RETURN_IF_ERROR(FillRows(entry, tables, plan.get()));
   BDN_RETURN_IF_ERROR(Annotate(FillLink(entry, plan.get()), "tensor '" + tensor_name + "'"));
   return std::shared_ptr<const KeyPlan>(std::move(plan));
 }

@@ -3,11 +3,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "common/cluster/catalogue.h"
 #include "link/key_cost.h"
+#include "link/row_link.h"
+#include "server/rows/row_rule.h"
 #include "server/update_rule.h"
 
 namespace bdn {
@@ -23,6 +26,9 @@ struct KeyPlan {
   KeyCodecs codecs;
   RuleSpec rule_spec;
   std::unique_ptr<const UpdateRule> rule;  // null: the reply is the mean
+  // Of a key of rows; else null.
+  std::unique_ptr<const RowLink> rows;
+  std::unique_ptr<const RowRule> row_rule;
 
   // Returns the longest payload that any frame about the key may have.
   uint64_t MaxPayloadBytes() const;
@@ -30,9 +36,11 @@ struct KeyPlan {
 };
 
 // Makes a plan from a declaration. InvalidArgument names the tensor and says what is wrong with its
-// codec specs or its rule. The plan of a broadcast key has neither codecs nor a rule.
-absl::StatusOr<std::shared_ptr<const KeyPlan>> MakeKeyPlan(const KeyEntry& entry,
-                                                           const std::string& tensor_name);
+// codec specs or its rule. The plan of a broadcast key has neither codecs nor a rule. `tables` are
+// the declarations of the segments of a key of rows; else there are none.
+absl::StatusOr<std::shared_ptr<const KeyPlan>> MakeKeyPlan(
+    const KeyEntry& entry, const std::string& tensor_name,
+    std::span<const TensorDeclaration> tables = {});
 
 }  // namespace bdn
 

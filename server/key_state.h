@@ -7,15 +7,17 @@
 #include "server/dense_key.h"
 #include "server/key_plan.h"
 #include "server/key_rebuild.h"
+#include "server/rows/row_key.h"
 
 namespace bdn {
 
 // The state that a server holds for one key. A value, so that a copy is a snapshot. The plan says
-// which of the two kinds the key is; the state of the other kind is not used.
+// which of the kinds the key is; the state of the others is not used.
 struct KeyState {
   std::shared_ptr<const KeyPlan> plan;
   DenseState dense;
   BroadcastState broadcast;
+  RowState rows;
   KeyRebuild rebuild;
 };
 

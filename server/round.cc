@@ -38,7 +38,8 @@ void Round::Add(const KeyPlan& plan, BufferPool* pool, Place place, Contribution
     Take(context, std::move(next));
   }
   // The closing of a complete round adds the last payloads itself, in one pass with the encoding.
-  if (!IsComplete()) sum_.Fold(context);
+  // Without payloads the plan need have no codecs, as of a key of rows.
+  if (!IsComplete() && sum_.payload_bytes() > 0) sum_.Fold(context);
 }
 
 void Round::Take(const PrefixSum::Context& context, Contribution contribution) {

@@ -177,6 +177,16 @@ constexpr MetricRow<Stats> kMetrics[] = {
     {{"bytes_values", kGauge, "The server holds so many bytes of values of broadcasts.", &kHeld,
       "values"},
      [](const Stats& now) { return now.held.values; }},
+    {{"bytes_rows", kGauge, "The server holds so many bytes of rows of tables, with their moments.",
+      &kHeld, "rows"},
+     [](const Stats& now) { return now.held.rows; }},
+    {{"rows", kGauge, "The server holds so many rows of tables."},
+     [](const Stats& now) { return now.shards.rows; }},
+    {{"rows_updated", kCounter, "So many times a row was updated by the rule of its table."},
+     [](const Stats& now) { return now.shards.rows_updated; }},
+    {{"rows_fetched", kCounter,
+      "So many rows were told to workers that fetched them, besides those in replies."},
+     [](const Stats& now) { return now.shards.rows_fetched; }},
     {{"bytes_held_most", kGauge,
       "The shards held at most so many bytes at once, each at a time of its own, added up.",
       &kHeldMost},
@@ -557,7 +567,12 @@ absl::Status Server::TakeDelta(const CatalogueDelta& delta) {
       const bool is_mine = membership_->OwnerOf(entry.key, delta.owners[i]).server == node_;
       if (shard_map_.Has(entry.key) || (!is_mine && !keys_survive_)) continue;
       const uint32_t first = entry.segments.at(0).tensor - delta.first_tensor;
-      fresh.push_back({entry, delta.tensors.at(first).name, delta.owners[i], delta.version.epoch});
+      fresh.push_back(
+          {entry, delta.tensors.at(first).name, delta.owners[i], delta.version.epoch, {}});
+      if (entry.kind != KeyKind::kRows) continue;
+      for (const KeySegment& segment : entry.segments) {
+        fresh.back().tables.push_back(delta.tensors.at(segment.tensor - delta.first_tensor));
+      }
     }
   }
   std::vector<const Known*> mine;
@@ -598,7 +613,8 @@ absl::Status Server::TakeKeys(const std::vector<const Known*>& keys, PlacementVe
                               std::vector<ShardNews>* news) {
   Plans own;
   for (const Known* const key : keys) {
-    BDN_ASSIGN_OR_RETURN(own.emplace_back(), MakeKeyPlan(key->entry, key->tensor));
+    BDN_RETURN_IF_ERROR(CheckIsNoLostRows(*key));
+    BDN_ASSIGN_OR_RETURN(own.emplace_back(), MakeKeyPlan(key->entry, key->tensor, key->tables));
   }
   // All checks come before the first change. Reserve is the last check, because it counts the keys.
   for (const auto& plan : own) BDN_RETURN_IF_ERROR(CheckFrame(*plan));
@@ -616,8 +632,23 @@ absl::Status Server::TakeKeys(const std::vector<const Known*>& keys, PlacementVe
   return absl::OkStatus();
 }
 
+absl::Status Server::CheckIsNoLostRows(const Known& key) const {
+  const bool is_lost = membership_->OwnerOf(key.entry.key, key.home).since > key.placed_in;
+  if (key.entry.kind != KeyKind::kRows || !is_lost) return absl::OkStatus();
+  return FailedPrecondition(
+      "table '%s': the server that held bucket %d of %d is lost, and rows are not made again on "
+      "another server: begin the job anew",
+      key.tensor, key.entry.key.partition(), key.entry.buckets);
+}
+
 absl::Status Server::CheckFrame(const KeyPlan& plan) const {
   const uint64_t bytes = plan.MaxPayloadBytes();
+  if (plan.rows != nullptr && bytes > options_.max_frame_bytes) {
+    return ResourceExhausted(
+        "table '%s': frames about rows take up to %d bytes, setting max-frame-bytes allows %d: "
+        "raise it on every server",
+        plan.name, bytes, options_.max_frame_bytes);
+  }
   if (bytes > options_.max_frame_bytes) {
     return ResourceExhausted(
         "tensor '%s': its frames take up to %d bytes, setting max-frame-bytes allows %d: raise it "

@@ -131,7 +131,10 @@ class Server {
     std::string tensor;
     NodeId home = 0;
     Epoch placed_in = 0;
+    std::vector<TensorDeclaration> tables;  // of a key of rows: by segment
   };
+  // FailedPrecondition: the key is one of rows, and comes from a server that is lost.
+  absl::Status CheckIsNoLostRows(const Known& key) const;
   // Makes the plans of keys that come to this server, counts their cost and assigns them to shards.
   // After an error nothing has changed.
   // `complete` is the membership and catalogue of which they are the last.

@@ -27,6 +27,10 @@ Sends ServerShard::SetMembership(std::shared_ptr<const Membership> membership) {
         state.dense.SetRoster(context_.PlacesOf(state.plan->entry.ranks));
         return Sends();
       }
+      if (state.plan->entry.kind == KeyKind::kRows) {
+        state.rows.SetRoster(context_.PlacesOf(state.plan->entry.ranks));
+        return Sends();
+      }
       state.broadcast.SetRoster(context_.PlacesOf(state.plan->entry.ranks));
       return BroadcastKey(*state.plan, &state.broadcast, &context_).OnRoster();
     });
@@ -51,6 +55,12 @@ Sends ServerShard::SetLeaving(std::vector<Rank> ranks) {
   context_.leaving = std::move(ranks);
   Sends sends;
   for (auto& [key, state] : keys_) {
+    if (state.rows.round.is_open()) {
+      RowKey rows(*state.plan, &state.rows, &context_);
+      for (Outgoing& send : Counted(&state, [&] { return rows.OnLeaving(); })) {
+        sends.push_back(std::move(send));
+      }
+    }
     // Of a key that is rebuilt all push again what they had pushed, also those that are leaving.
     if (!state.dense.round.is_open() || !state.rebuild.is_over()) continue;
     DenseKey dense(*state.plan, &state.dense, &context_);
@@ -68,6 +78,9 @@ void ServerShard::AddKey(std::shared_ptr<const KeyPlan> plan, bool is_rebuilt) {
   if (plan->entry.kind == KeyKind::kDense) {
     state.dense.parts = MakeStateParts(*plan);
     state.dense.SetRoster(context_.PlacesOf(plan->entry.ranks));
+  } else if (plan->entry.kind == KeyKind::kRows) {
+    state.rows = MakeRowState(*plan, context_.options.run_seed);
+    state.rows.SetRoster(context_.PlacesOf(plan->entry.ranks));
   } else {
     state.broadcast.SetRoster(context_.PlacesOf(plan->entry.ranks));
   }
@@ -86,6 +99,8 @@ Sends ServerShard::RemoveKey(Key key) {
     Sends told;
     if (plan->entry.kind == KeyKind::kDense) {
       told = DenseKey(*plan, &state->dense, &context_).OnRetired();
+    } else if (plan->entry.kind == KeyKind::kRows) {
+      told = RowKey(*plan, &state->rows, &context_).OnRetired();
     }
     const KeyRebuild::Phase phase = state->rebuild.phase;
     const bool is_under_way =
@@ -104,6 +119,10 @@ std::vector<OpenRound> ServerShard::OpenRounds() const {
   for (const auto& [key, state] : keys_) {
     const Round& round = state.dense.round;
     if (round.is_open()) rounds.push_back({key, round.step(), round.MissingRanks(PlaceAt(0))});
+    const Round& of_rows = state.rows.round.roster();
+    if (of_rows.is_open()) {
+      rounds.push_back({key, of_rows.step(), of_rows.MissingRanks(PlaceAt(0))});
+    }
   }
   return rounds;
 }
@@ -127,6 +146,8 @@ Sends ServerShard::OnFrame(NodeId from, const Frame& frame) {
   KeyState* state = &found->second;
   const bool is_dense = state->plan->entry.kind == KeyKind::kDense;
   return Counted(state, [&] {
+    // Rows are never rebuilt: a server that gains a key of them from a lost one ends the job.
+    if (state->plan->entry.kind == KeyKind::kRows) return OnRowsFrame(from, frame, state);
     RebuildingKey rebuilding(state, &context_);
     if (header.type == FrameType::kReport) return rebuilding.OnReport(from, frame);
     if (!state->rebuild.is_over()) return rebuilding.OnFrame(from, frame);
@@ -153,6 +174,22 @@ absl::Status ServerShard::WhyUnknown(const FrameHeader& header) const {
 
 Sends ServerShard::OnDenseFrame(NodeId from, const Frame& frame, KeyState* state) {
   DenseKey key(*state->plan, &state->dense, &context_);
+  switch (frame.header.type) {
+    case FrameType::kPush:
+      return key.OnPush(from, frame);
+    case FrameType::kProbe:
+      return key.OnProbe(from, frame.header);
+    case FrameType::kInit:
+      return key.OnInit(from, frame);
+    case FrameType::kFetch:
+      return key.OnFetch(from, frame);
+    default:
+      return RefuseType(from, frame.header, *state->plan);
+  }
+}
+
+Sends ServerShard::OnRowsFrame(NodeId from, const Frame& frame, KeyState* state) {
+  RowKey key(*state->plan, &state->rows, &context_);
   switch (frame.header.type) {
     case FrameType::kPush:
       return key.OnPush(from, frame);
@@ -198,11 +235,10 @@ Sends ServerShard::OnBroadcastFrame(NodeId from, const Frame& frame, KeyState* s
 }
 
 Sends ServerShard::RefuseType(NodeId from, const FrameHeader& header, const KeyPlan& plan) {
-  const bool is_dense = plan.entry.kind == KeyKind::kDense;
   return context_.Refuse(
       from, header,
       InvalidArgument("a %s frame does not go to %s tensor '%s'", FrameTypeName(header.type),
-                      is_dense ? "dense" : "broadcast", plan.name));
+                      KeyKindName(plan.entry.kind), plan.name));
 }
 
 }  // namespace bdn

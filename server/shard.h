@@ -16,9 +16,10 @@
 namespace bdn {
 
 // The part of a server that answers for some of its keys: a frame goes in, and the frames that it
-// causes come out. It knows the roster, and hands each frame to the protocol of its key: DenseKey
-// or BroadcastKey. Without thread, clock or socket; not thread-safe: owned by one shard thread. A
-// copy copies all state (buffers are shared and immutable), which the explicit-state tests rely on.
+// causes come out. It knows the roster, and hands each frame to the protocol of its key: DenseKey,
+// BroadcastKey or RowKey. Without thread, clock or socket; not thread-safe: owned by one shard
+// thread. A copy copies all state (buffers are shared and immutable), which the explicit-state
+// tests rely on.
 class ServerShard {
  public:
   explicit ServerShard(const ShardOptions& options) : context_{.options = options} {}
@@ -57,6 +58,7 @@ class ServerShard {
 
  private:
   Sends OnDenseFrame(NodeId from, const Frame& frame, KeyState* state);
+  Sends OnRowsFrame(NodeId from, const Frame& frame, KeyState* state);
   Sends OnBroadcastFrame(NodeId from, const Frame& frame, KeyState* state);
   absl::Status WhyUnknown(const FrameHeader& header) const;
   Sends RefuseType(NodeId from, const FrameHeader& header, const KeyPlan& plan);

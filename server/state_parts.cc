@@ -102,6 +102,7 @@ bool HasPart(const KeyPlan& plan, const StateParts& parts, StatePart part) {
     case StatePart::kSnapshot:
     case StatePart::kReply:
     case StatePart::kPosition:
+    case StatePart::kRows:
       return false;
     case StatePart::kWeights:
       return plan.rule != nullptr;

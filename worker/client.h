@@ -19,6 +19,7 @@
 #include "common/cluster/catalogue.h"
 #include "common/cluster/reports.h"
 #include "compressors/codec.h"
+#include "worker/rows/rows_push.h"
 #include "worker/state_call.h"
 
 namespace bdn {
@@ -182,6 +183,27 @@ class Client {
     BDN_RETURN_IF_ERROR(WaitAll({&ticket, 1}, timeout, &results));
     return results.front();
   }
+
+  // Returns whether tables may be declared, which is Unimplemented through a host's daemon.
+  virtual absl::Status CheckTakesTables() const {
+    return Unimplemented(
+        "tables of rows do not go through the host's daemon, bandoneon-worker, yet: run this "
+        "process as a worker of its own");
+  }
+  // Starts a step of tables, and returns its ticket. InvalidArgument names table, id and position;
+  // then no step was taken. A gradient that is not finite leaves the step out at all workers: the
+  // rows that are wanted come as they were. Every worker must step each group of tables equally
+  // often.
+  virtual absl::StatusOr<TicketId> PushRows(const RowsPush& /*push*/) { return CheckTakesTables(); }
+  // Fetches the wanted rows of these, as they are at their servers, and returns a ticket. A row
+  // that was never updated has its initial value, and stays where it is: nowhere.
+  virtual absl::StatusOr<TicketId> FetchRows(std::span<const TableRows> /*tables*/) {
+    return CheckTakesTables();
+  }
+  // Sets rows to the values that stand for their gradients, with fresh moments, and returns a
+  // ticket. For one rank only, between steps, while no worker steps the table. AlreadyExists:
+  // another rank sets rows.
+  virtual absl::StatusOr<TicketId> SetRows(const TableRows& /*rows*/) { return CheckTakesTables(); }
 
   // Overwrites data with the root's on every worker. Collective; the name is declared on first
   // use. A name made by NameAmong is of the workers of its group alone, here and in Meet and

@@ -109,6 +109,19 @@ void Exchanges::Finish(KeyExchange* exchange, const absl::Status& status) {
   tickets_.Deliver(ended);
 }
 
+void Exchanges::NoteStep(Step step) {
+  Step highest;
+  uint64_t ended_steps;
+  {
+    MutexLock lock(tensors_->mutex());
+    if (step > highest_step_) ++ended_steps_;
+    ended_steps = ended_steps_;
+    highest = highest_step_ = std::max(highest_step_, step);
+    changed_.SignalAll();
+  }
+  callbacks_.over(highest, ended_steps);
+}
+
 // Gives an exchange without an answer back to its callers. Whether it was counted is found out
 // without them. Nothing else of the key is sent before that is known, so pushes wait behind it;
 // when one of them has waited for the requests' timeout, the job has failed.
@@ -206,9 +219,14 @@ absl::Status Exchanges::DescribeWait(const Tensor& tensor, Step step) const {
     if (exchange != nullptr)
       return DescribeWait(*part.exchange, *exchange, tensor.declaration.name);
   }
-  return WithFields(
-      DeadlineExceeded("still in flight"),
-      {.tensor = tensor.declaration.name, .step = std::to_string(step), .stage = "exchange"});
+  ErrorFields fields{
+      .tensor = tensor.declaration.name, .step = std::to_string(step), .stage = "exchange"};
+  // The exchanges of a table are not in the queues of its keys.
+  for (const TensorPart& part : tensor.parts) {
+    if (!fields.waiting_for.empty()) break;
+    fields.waiting_for = requests_->WaitingFor(part.key);
+  }
+  return WithFields(DeadlineExceeded("still in flight"), fields);
 }
 
 absl::Status Exchanges::DescribeWait(const KeyExchange& key, const Exchange& exchange,

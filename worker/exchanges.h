@@ -67,6 +67,11 @@ class Exchanges {
   // Notes that the worker has left: everything still open ends with `over`.
   void SetLeft(const absl::Status& over);
 
+  // Notes that a step of a table has ended, as the exchanges of dense keys do themselves.
+  void NoteStep(Step step);
+  // Returns the table of all tickets, for exchanges of another kind.
+  TicketTable* tickets() { return &tickets_; }
+
   Step highest_step() const {
     MutexLock lock(tensors_->mutex());
     return highest_step_;

@@ -6,6 +6,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "common/base/memory_reserve.h"
 #include "common/base/status.h"
+#include "link/row_link.h"
 #include "worker/pipeline/device_stages.h"
 
 namespace bdn {
@@ -31,6 +32,10 @@ absl::Status TensorTable::Canonicalize(TensorDeclaration* tensor) {
   };
   if (tensor->elements == 0) return bad("it has no elements");
   if (tensor->kind == KeyKind::kBroadcast) return absl::OkStatus();
+  if (tensor->kind == KeyKind::kRows) {
+    BDN_RETURN_IF_ERROR(Annotate(CanonicalizeTable(tensor), "table '" + tensor->name + "'"));
+    return CheckDeclaration(*tensor);
+  }
   if (!IsFloating(tensor->dtype)) {
     return bad(absl::StrFormat("%s cannot be averaged; broadcast it", DTypeName(tensor->dtype)));
   }
@@ -48,11 +53,12 @@ absl::StatusOr<bool> TensorTable::IsNew(const TensorDeclaration& tensor) const {
   const TensorDeclaration& before = tensors_.at(*known)->declaration;
   if (before == tensor) return false;
   const auto facts = [](const TensorDeclaration& t) {
-    return absl::StrFormat("%s[%d] push=%s pull=%s rule=%s warmup=%d momentum=%g%s%s",
+    return absl::StrFormat("%s[%d] push=%s pull=%s rule=%s warmup=%d momentum=%g%s%s%s",
                            DTypeName(t.dtype), t.elements, t.push_spec.str(), t.pull_spec.str(),
                            t.rule.str(), t.warmup_steps, t.momentum,
                            t.fuse ? absl::StrFormat(" fused in group %d", t.group) : "",
-                           t.ranks.is_all() ? "" : " of " + t.ranks.ToString());
+                           t.ranks.is_all() ? "" : " of " + t.ranks.ToString(),
+                           t.table.empty() ? "" : " " + t.table.str());
   };
   return InvalidArgument("tensor '%s' was declared as %s, and now as %s", tensor.name,
                          facts(before), facts(tensor));
@@ -86,6 +92,10 @@ absl::Status TensorTable::Add(const CatalogueDelta& delta) {
     const Tensor& tensor = *tensors_.at(id);
     uint64_t covered = 0;
     for (const TensorPart& part : tensor.parts) covered += part.elements;
+    // Each bucket of a table has whole rows.
+    if (tensor.declaration.kind == KeyKind::kRows && !tensor.parts.empty()) {
+      covered /= tensor.parts[0].exchange->key().entry.buckets;
+    }
     if (covered != tensor.declaration.elements) {
       return Internal("tensor '%s' has %d elements, and keys for %d", tensor.declaration.name,
                       tensor.declaration.elements, covered);

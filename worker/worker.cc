@@ -196,7 +196,14 @@ absl::Status Worker::Start(Registry* telemetry) {
                            .stuck = [this](const std::string& reason) { (void)Abort(reason); },
                            .failed = options_.failed});
   server_requests_ = std::make_unique<ServerRequests>(&tensors_, requests_.get(), clock_);
-  tensors_.set_on_removed([this](Key key) { requests_->RetireKey(key); });
+  rows_ = std::make_unique<RowExchanges>(
+      RowDraws{.run_seed = joined_.config.run_seed, .rank = joined_.rank}, &tensors_,
+      requests_.get(), executor_.get(), exchanges_->tickets(),
+      [this](Step step) { exchanges_->NoteStep(step); });
+  tensors_.set_on_removed([this](Key key) {
+    requests_->RetireKey(key);
+    rows_->OnRemoved(key);
+  });
   // Only now, because frames may come at once, and requests_ takes them.
   transport_->Start(
       [this](ConnectionId from, Frame frame) { requests_->OnFrame(from, std::move(frame)); });
@@ -446,7 +453,7 @@ absl::Status Worker::BeginWhereServersStand(std::span<const Key> keys, absl::Tim
     if (exchange == nullptr) continue;  // it was retired meanwhile
     exchange->BeginAt(position);
     requests_->BeginAt(key, position);
-    if (exchange->key().entry.kind != KeyKind::kDense) continue;
+    if (exchange->key().entry.kind == KeyKind::kBroadcast) continue;
     for (const KeySegment& segment : exchange->key().entry.segments) {
       Step& pushed = tensors_.at(segment.tensor).pushed;
       if (pushed != 0 && pushed != position.step) {
@@ -595,6 +602,8 @@ void Worker::LetSurvive(const CatalogueDelta& delta) {
   for (size_t i = 0; i < delta.keys.size(); ++i) {
     KeyExchange* const exchange = tensors_.FindKey(delta.keys[i].key);
     const DeclaredKey& key = exchange->key();
+    // Rows do not survive their server: it is the one that gains the key that ends the job.
+    if (key.entry.kind == KeyKind::kRows) continue;
     const bool is_dense = key.entry.kind == KeyKind::kDense;
     const bool has_replica = is_dense && key.link.codecs.keeps_replica();
     // The last reply of a group may lack some of its weights.

@@ -20,6 +20,7 @@
 #include "worker/client.h"
 #include "worker/exchanges.h"
 #include "worker/pipeline/request_runner.h"
+#include "worker/rows/row_exchanges.h"
 #include "worker/server_requests.h"
 #include "worker/tensor_table.h"
 
@@ -110,6 +111,12 @@ class Worker final : public Client {
   absl::Status WaitAll(std::span<const TicketId> tickets, absl::Duration timeout,
                        std::vector<PushResult>* results) override;
   absl::Status DescribeWait(TicketId ticket) override;
+  absl::Status CheckTakesTables() const override { return absl::OkStatus(); }
+  absl::StatusOr<TicketId> PushRows(const RowsPush& push) override { return rows_->Push(push); }
+  absl::StatusOr<TicketId> FetchRows(std::span<const TableRows> tables) override {
+    return rows_->Fetch(tables);
+  }
+  absl::StatusOr<TicketId> SetRows(const TableRows& rows) override { return rows_->Set(rows); }
   absl::Status BroadcastParts(const BroadcastCall& call, absl::Duration timeout) override;
   absl::StatusOr<std::vector<Rank>> Meet(const std::string& name, absl::Duration timeout) override;
   absl::StatusOr<std::vector<Rank>> Boundary(absl::Duration timeout) override;
@@ -188,6 +195,7 @@ class Worker final : public Client {
   std::unique_ptr<RequestRunner> requests_;
   std::unique_ptr<ServerRequests> server_requests_;
   std::unique_ptr<Exchanges> exchanges_;
+  std::unique_ptr<RowExchanges> rows_;
   std::unique_ptr<Executor> executor_;
   // Declared last, so destroyed first: they read the members above.
   std::vector<std::unique_ptr<Registry::Source>> metrics_;

@@ -14,7 +14,8 @@ enum class DrawPurpose : uint32_t {
   kWorkerEncode = 1,
   kServerEncode = 2,
   kHostEncode = 3,
-  kShared = 4
+  kShared = 4,
+  kInitialRow = 5
 };
 
 // A counter-based generator, from which codecs draw all their random numbers. The same identity

@@ -24,7 +24,11 @@ inline constexpr size_t kMaxNameBytes = 4096;
 enum class KeyKind : uint8_t {
   kDense = 0,      // push and reply, summed
   kBroadcast = 1,  // init and fetch: opaque bytes of one root
+  kRows = 2,       // push and reply, of rows by 64-bit id; a tensor of this kind is a table
 };
+
+// Returns "dense", "broadcast" or "rows".
+const char* KeyKindName(KeyKind kind);
 
 // A worker's declaration of a tensor, made before its first use. Every worker of `ranks` must
 // declare the same.
@@ -33,9 +37,9 @@ struct TensorDeclaration {
   // setting max-name-bytes, which is 255 unless it is set.
   std::string name;
   DType dtype = DType::kFloat32;
-  uint64_t elements = 0;
+  uint64_t elements = 0;  // of a table: those of one row
   KeyKind kind = KeyKind::kDense;
-  SharedText push_spec = "none";  // canonical codec specs; kDense only
+  SharedText push_spec = "none";  // canonical codec specs; not of kBroadcast
   SharedText pull_spec = "none";
   SharedText rule = "mean";
   uint64_t warmup_steps = 0;  // the first steps go both ways with `none`
@@ -46,6 +50,7 @@ struct TensorDeclaration {
   // Only tensors of one group share a frame, because a frame has one learning rate.
   uint32_t group = 0;
   RankGroup ranks;  // the workers that exchange it; no other has anything of it
+  SharedText table;  // of kRows: its TableSpec; else empty
 
   bool operator==(const TensorDeclaration&) const = default;
 };
@@ -75,6 +80,10 @@ struct KeyEntry {
   RankGroup ranks;  // as those of its tensors
   KeySegments segments;
   uint64_t elements = 0;  // of all segments
+  // Of kRows: the number of keys into which its tables are divided; the key's partition is its
+  // bucket. Else 0.
+  uint32_t buckets = 0;
+  uint64_t expected_rows = 0;  // of kRows: of all its tables, in this bucket; else 0
 
   bool operator==(const KeyEntry&) const = default;
 };
@@ -112,13 +121,14 @@ using SharedDelta = std::shared_ptr<const CatalogueDelta>;
 
 // Checks a declaration. InvalidArgument names the tensor and its fault: a name or spec that is
 // empty, too long or has a NUL, no elements or more than can be addressed, a momentum outside [0,
-// 1), a dense tensor of integers, specs on a broadcast.
+// 1), a dense tensor of integers, specs on a broadcast; of a table a width over kMaxRowWidth, a
+// type other than float32, a momentum, or a wrong TableSpec.
 absl::Status CheckDeclaration(const TensorDeclaration& tensor);
 // Checks all of them, and that no two have one name.
 absl::Status CheckDeclarations(std::span<const TensorDeclaration> tensors);
 
 // Return the bytes that a tensor or key stands for: float32 elements where it is dense, elements of
-// its type where it is a broadcast.
+// its type where it is a broadcast, one row of each table where it is of rows.
 uint64_t TensorBytes(const TensorDeclaration& tensor);
 uint64_t KeyBytes(const KeyEntry& key);
 

@@ -16,7 +16,7 @@ namespace wire = bandoneon::control;
 
 // The most bytes that each takes on the wire.
 constexpr size_t kTensorBytes = 32;  // besides its name
-constexpr size_t kKeyBytes = 32;
+constexpr size_t kKeyBytes = 48;
 constexpr size_t kSegmentBytes = 32;
 constexpr size_t kTraitsBytes = 48;  // besides the specs
 
@@ -30,7 +30,7 @@ class Cutter {
 
   std::vector<CatalogueDelta> Cut() {
     for (const TensorDeclaration& tensor : delta_.tensors) {
-      MakeRoom(kTensorBytes + tensor.name.size() + TraitsBytes(tensor));
+      MakeRoom(kTensorBytes + tensor.name.size() + tensor.table.size() + TraitsBytes(tensor));
       pieces_.back().tensors.push_back(tensor);
     }
     for (size_t i = 0; i < delta_.keys.size(); ++i) Add(delta_.keys[i], delta_.owners[i]);

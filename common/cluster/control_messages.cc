@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
+#include "common/cluster/table_spec.h"
 #include "proto/control.pb.h"
 
 namespace bdn {
@@ -23,7 +24,8 @@ namespace {
 namespace wire = bandoneon::control;
 
 absl::StatusOr<KeyKind> ReadKind(uint32_t value) {
-  if (value > 1) return InvalidArgument("key kind %d is unknown", value);
+  if (value > static_cast<uint32_t>(KeyKind::kRows))
+    return InvalidArgument("key kind %d is unknown", value);
   return static_cast<KeyKind>(value);
 }
 
@@ -151,6 +153,7 @@ void WriteTensors(std::span<const TensorDeclaration> tensors, TraitsWriter* trai
     added->set_elements(tensor.elements);
     added->set_group(tensor.group);
     added->set_fuse(tensor.fuse);
+    if (!tensor.table.empty()) added->set_table(tensor.table);
   }
 }
 
@@ -165,6 +168,7 @@ absl::Status ReadTensors(const Message& message, TraitsReader* traits,
     tensor.elements = from.elements();
     tensor.group = from.group();
     tensor.fuse = from.fuse();
+    if (!from.table().empty()) tensor.table = from.table();
     BDN_RETURN_IF_ERROR(CheckDeclaration(tensor));
   }
   return absl::OkStatus();
@@ -185,6 +189,8 @@ absl::Status ReadKey(const wire::KeyEntry& from, TraitsReader* all_traits, Catal
     fresh.warmup_steps = traits->warmup_steps;
     fresh.momentum = traits->momentum;
     fresh.ranks = traits->ranks;
+    fresh.buckets = from.buckets();
+    fresh.expected_rows = from.expected_rows();
     delta->owners.push_back(from.owner());
   }
   KeyEntry& key = delta->keys.back();
@@ -370,6 +376,7 @@ void Write(const JobConfig& config, wire::JobConfig* message) {
   message->set_link_timeout_ns(absl::ToInt64Nanoseconds(config.link_timeout));
   message->set_scheduler_timeout_ns(absl::ToInt64Nanoseconds(config.scheduler_timeout));
   message->set_replay_steps(config.replay_steps);
+  message->set_row_buckets(config.row_buckets);
 }
 
 void Write(const NodeInfo& node, wire::NodeInfo* message) {
@@ -407,6 +414,7 @@ void Write(const HeldBytes& held, wire::HeldBytes* message) {
   message->set_waiting(held.waiting);
   message->set_replies(held.replies);
   message->set_values(held.values);
+  message->set_rows(held.rows);
 }
 
 void Write(const StageCounts& counts, wire::StageCounts* message) {
@@ -465,6 +473,8 @@ void Write(const CatalogueDelta& delta, wire::CataloguePiece* message) {
     added->set_key(delta.keys[i].key.value);
     added->set_traits(traits.PlaceOf(delta.keys[i]));
     added->set_owner(delta.owners[i]);
+    added->set_buckets(delta.keys[i].buckets);
+    added->set_expected_rows(delta.keys[i].expected_rows);
     for (const KeySegment& segment : delta.keys[i].segments) {
       wire::KeySegment* part = added->add_segments();
       part->set_tensor(segment.tensor);
@@ -545,6 +555,10 @@ absl::StatusOr<JobConfig> Read(const wire::JobConfig& message) {
                            kMostReplaySteps);
   }
   config.replay_steps = message.replay_steps();
+  if (message.row_buckets() != 0 && !IsRowBuckets(message.row_buckets())) {
+    return InvalidArgument("%d buckets of rows", message.row_buckets());
+  }
+  config.row_buckets = message.row_buckets();
   config.partition_bytes = message.partition_bytes();
   config.fusion_bytes = message.fusion_bytes();
   config.min_compress_bytes = message.min_compress_bytes();
@@ -597,7 +611,8 @@ HeldBytes Read(const wire::HeldBytes& message) {
           .sums = message.sums(),
           .waiting = message.waiting(),
           .replies = message.replies(),
-          .values = message.values()};
+          .values = message.values(),
+          .rows = message.rows()};
 }
 absl::StatusOr<std::vector<ReportedValue>> ReadReports(const wire::HeartbeatRequest& message) {
   if (static_cast<size_t>(message.reports_size()) > kMostReports) {

@@ -53,6 +53,9 @@ struct JobConfig {
   // Tensors of fewer bytes are fused into groups of at most so many.
   uint64_t fusion_bytes = uint64_t{1} << 20;
   uint64_t min_compress_bytes = uint64_t{64} << 10;  // keys of fewer bytes go uncompressed
+  // The number of buckets into which tables are divided, a power of two; 0: the least one that is
+  // at least four times the number of servers.
+  uint32_t row_buckets = 0;
   absl::Duration heartbeat_interval = absl::Seconds(1);
   absl::Duration lease_timeout = absl::Seconds(5);
 

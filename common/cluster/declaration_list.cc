@@ -78,6 +78,7 @@ Hash HashOf(const TensorDeclaration& tensor, const Hash& specs) {
   chain.Add(specs);
   chain.Add(tensor.name);
   chain.Add(tensor.elements);
+  chain.Add(tensor.table);
   chain.Add(tensor.warmup_steps);
   chain.Add(uint64_t{tensor.group} << 32 | MomentumBits(tensor));
   chain.Add(static_cast<uint64_t>(tensor.dtype) << 32 | static_cast<uint64_t>(tensor.kind) << 1 |
@@ -89,7 +90,8 @@ Hash HashOf(const TensorDeclaration& tensor, const Hash& specs) {
 size_t BytesOf(const TensorDeclaration& tensor) {
   constexpr size_t kNumbers = 64;
   return kNumbers + tensor.name.size() + tensor.push_spec.size() + tensor.pull_spec.size() +
-         tensor.rule.size() + (tensor.ranks.is_all() ? 0 : tensor.ranks.ranks().size());
+         tensor.rule.size() + tensor.table.size() +
+         (tensor.ranks.is_all() ? 0 : tensor.ranks.ranks().size());
 }
 
 // Fills a part with the tensors from `first` on: as many as fit, and at least one.
@@ -132,13 +134,13 @@ std::string DescribeDifference(const TensorDeclaration& mine, const TensorDeclar
   };
   say(mine.dtype != other.dtype, absl::StrFormat("dtype=%s", DTypeName(mine.dtype)));
   say(mine.elements != other.elements, absl::StrFormat("elements=%d", mine.elements));
-  say(mine.kind != other.kind,
-      absl::StrFormat("kind=%s", mine.kind == KeyKind::kDense ? "dense" : "broadcast"));
+  say(mine.kind != other.kind, absl::StrFormat("kind=%s", KeyKindName(mine.kind)));
   say(mine.push_spec != other.push_spec, "push=" + mine.push_spec.str());
   say(mine.pull_spec != other.pull_spec, "pull=" + mine.pull_spec.str());
   say(mine.rule != other.rule, "rule=" + mine.rule.str());
   say(mine.warmup_steps != other.warmup_steps, absl::StrFormat("warmup=%d", mine.warmup_steps));
   say(mine.momentum != other.momentum, absl::StrFormat("momentum=%.9g", mine.momentum));
+  say(!(mine.table == other.table), mine.table.str());
   say(mine.group != other.group, absl::StrFormat("group=%d", mine.group));
   say(mine.ranks != other.ranks, "of " + mine.ranks.ToString());
   say(mine.fuse != other.fuse, absl::StrFormat("fuse=%s", mine.fuse ? "true" : "false"));

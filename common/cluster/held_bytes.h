@@ -16,9 +16,10 @@ struct HeldBytes {
   // Kept until the next step closes; replies that are the weights are not counted.
   uint64_t replies = 0;
   uint64_t values = 0;  // of broadcasts
+  uint64_t rows = 0;    // of tables: the rows that they hold, with their moments
 
   uint64_t total() const {
-    return weights + replicas + moments + residuals + sums + waiting + replies + values;
+    return weights + replicas + moments + residuals + sums + waiting + replies + values + rows;
   }
   HeldBytes& operator+=(const HeldBytes& other);
   HeldBytes& operator-=(const HeldBytes& other);

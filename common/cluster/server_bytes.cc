@@ -2,6 +2,8 @@
 
 #include <string_view>
 
+#include "common/cluster/table_spec.h"
+
 namespace bdn {
 namespace {
 
@@ -29,13 +31,24 @@ uint64_t DenseBytes(const Value& value) {
   return value.elements * (sum + PullBytes(value.pull_spec) + RuleBytes(value.rule));
 }
 
+// Returns the bytes that the expected rows of a table take with their moments.
+uint64_t TableBytes(uint64_t width, std::string_view rule, std::string_view table) {
+  const absl::StatusOr<TableSpec> spec = TableSpec::Parse(table);
+  const uint64_t rows = spec.ok() ? spec->ExpectedRows() : 1;
+  return rows * width * RuleBytes(rule);
+}
+
 }  // namespace
 
 uint64_t ServerBytes(const TensorDeclaration& tensor) {
+  if (tensor.kind == KeyKind::kRows) return TableBytes(tensor.elements, tensor.rule, tensor.table);
   return tensor.kind == KeyKind::kDense ? DenseBytes(tensor) : TensorBytes(tensor);
 }
 
 uint64_t ServerBytes(const KeyEntry& key) {
+  if (key.kind == KeyKind::kRows) {
+    return key.expected_rows * key.segments[0].elements * RuleBytes(key.rule);
+  }
   return key.kind == KeyKind::kDense ? DenseBytes(key) : KeyBytes(key);
 }
 

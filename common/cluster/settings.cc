@@ -106,6 +106,9 @@ constexpr Setting kSchedulerSettings[] = {
     {"partition-bytes", "4MiB", "largest piece of a tensor, as float32"},
     {"fusion-bytes", "1MiB", "tensors under this are fused into groups up to this"},
     {"min-compress-bytes", "64KiB", "groups and tensors under this go uncompressed"},
+    {"row-buckets", "0",
+     "number of keys into which tables of rows are divided, a power of two to 4096; 0: at least "
+     "four for each server"},
     {"heartbeat-interval", "1s", "how often each node says that it lives"},
     {"lease-timeout", "5s", "a node unheard for this long is lost"},
     {"min-workers", "0",

@@ -34,10 +34,11 @@ std::string AsUtf8(const std::string& bytes) {
 }
 
 Json HeldJson(const wire::HeldBytes& held) {
-  return {
-      {"total", Read(held).total()}, {"weights", held.weights()},     {"replicas", held.replicas()},
-      {"moments", held.moments()},   {"residuals", held.residuals()}, {"sums", held.sums()},
-      {"waiting", held.waiting()},   {"replies", held.replies()},     {"values", held.values()}};
+  return {{"total", Read(held).total()},   {"weights", held.weights()},
+          {"replicas", held.replicas()},   {"moments", held.moments()},
+          {"residuals", held.residuals()}, {"sums", held.sums()},
+          {"waiting", held.waiting()},     {"replies", held.replies()},
+          {"values", held.values()},       {"rows", held.rows()}};
 }
 
 Json StagesJson(const StageCounts& counts, Role role) {

@@ -18,12 +18,12 @@ namespace bdn {
 //             "step", "bytes_sent", "bytes_received", "seconds_since_heard", "keys", "key_bytes",
 //             "server_bytes", "held", "stages"}]}
 // "held" is for servers only: {"total", "weights", "replicas", "moments", "residuals", "sums",
-// "waiting", "replies", "values"}, in bytes, as the server counted them when it last sent a reply,
-// or gave up keys, before its last heartbeat. "stages" is {NAME: {"items", "bytes", "wall_ns",
-// "cpu_ns"}} for all phases of the role, since the node joined and as of its last heartbeat. Where
-// the reply has a history, there is "history": {"steps_per_second", "waits", "windows", "curves",
-// "quality", "events"}; docs/status_page.md describes it. InvalidArgument for a reply that no
-// scheduler of this build makes.
+// "waiting", "replies", "values", "rows"}, in bytes, as the server counted them when it last sent a
+// reply, or gave up keys, before its last heartbeat. "stages" is {NAME: {"items", "bytes",
+// "wall_ns", "cpu_ns"}} for all phases of the role, since the node joined and as of its last
+// heartbeat. Where the reply has a history, there is "history": {"steps_per_second", "waits",
+// "windows", "curves", "quality", "events"}; docs/status_page.md describes it. InvalidArgument for
+// a reply that no scheduler of this build makes.
 absl::StatusOr<std::string> StatusToJson(const bandoneon::control::StatusReply& reply);
 
 }  // namespace bdn

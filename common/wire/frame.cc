@@ -161,7 +161,9 @@ absl::Status CheckFloats(const FrameHeader& header) {
 // Checks that a payload is there only where it may be, and is not too long.
 absl::Status CheckPayloadFields(const FrameHeader& header) {
   // A peer must not make this process hold more than the type of the frame needs.
-  if (const uint64_t most = MaxPayloadBytesOf(header.type); header.payload_bytes > most) {
+  const bool names_rows = header.type == FrameType::kFetch && header.part == StatePart::kRows;
+  const uint64_t most = names_rows ? kMaxPayloadBytes : MaxPayloadBytesOf(header.type);
+  if (header.payload_bytes > most) {
     return InvalidArgument("frame header: payload_bytes %d, at most %d", header.payload_bytes,
                            most);
   }
@@ -172,7 +174,7 @@ absl::Status CheckPayloadFields(const FrameHeader& header) {
   }
   const bool header_only =
       !HasPayload(header.flags) || header.type == FrameType::kProbe ||
-      (header.type == FrameType::kFetch && header.payload_bytes != kDigestBytes);
+      (header.type == FrameType::kFetch && !names_rows && header.payload_bytes != kDigestBytes);
   if (header_only) {
     return InvalidArgument("frame header: payload_bytes %d on a %s with flags 0x%02x, must be 0",
                            header.payload_bytes, FrameTypeName(header.type), header.flags);
@@ -244,6 +246,8 @@ const char* StatePartName(StatePart part) {
       return "reply";
     case StatePart::kPosition:
       return "position";
+    case StatePart::kRows:
+      return "rows";
   }
   return "unknown part";
 }

@@ -30,7 +30,8 @@ enum class FrameType : uint8_t {
   kReply = 3,  // the result of (key, step); also acknowledges an init, then without payload
   kProbe = 4,  // asks for the state of (key, step); header only
   kInit = 5,   // sets a broadcast key's value or a StatePart; payload: raw bytes or counters
-  kFetch = 6,  // asks for a broadcast key's value or for a StatePart; payload: none, or a digest
+  // Asks for a broadcast key's value or for a StatePart; payload: none, or a digest; ids of rows.
+  kFetch = 6,
   // Answers a fetch; payload: as of an init, or none where the fetch's digest is the value's.
   kValue = 7,
   kError = 8,  // answers any of the above; payload: ErrorBody
@@ -59,8 +60,9 @@ enum class StatePart : uint8_t {
   kSnapshot = 8,
   kReply = 9,      // the last reply of a worker (GivenReply), from which the key is estimated
   kPosition = 10,  // the step at which a key stands (KeyPosition), for a worker that joins later
+  kRows = 11,      // the values of rows of a key of rows, by id (common/wire/row_block.h)
 };
-inline constexpr StatePart kLastStatePart = StatePart::kPosition;
+inline constexpr StatePart kLastStatePart = StatePart::kRows;
 // The most bytes of a rule's text.
 inline constexpr size_t kMaxRuleBytes = 256;
 
@@ -143,7 +145,8 @@ std::string Describe(const FrameHeader& header);
 std::array<std::byte, kHeaderBytes> EncodeHeader(const FrameHeader& header);
 
 // Returns the most payload bytes of a frame of this type. A hello and a frame of the transports'
-// own are small, because a peer may send them before anything is known of it.
+// own are small, because a peer may send them before anything is known of it. A fetch of rows may
+// be as long as a push.
 uint64_t MaxPayloadBytesOf(FrameType type);
 
 // Checks everything that a header says about itself: length, magic, version, header length, CRC,

@@ -114,6 +114,48 @@ class Result(ctypes.Structure):
     ]
 
 
+class Table(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("name", c_char_p),
+        ("rows", c_uint64),
+        ("width", c_uint32),
+        ("group", c_uint32),
+        ("rule", c_char_p),
+        ("push", c_char_p),
+        ("pull", c_char_p),
+        ("init", c_char_p),
+        ("init_value", c_double),
+        ("expect_rows", c_uint64),
+    ]
+
+
+class Rows(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("ids", c_void_p),
+        ("num_ids", c_size_t),
+        ("gradients", c_void_p),
+        ("wanted", c_void_p),
+        ("num_wanted", c_size_t),
+        ("out", c_void_p),
+        ("table", c_uint32),
+        ("reserved", c_uint32),
+    ]
+
+
+class RowsStep(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("weight", c_float),
+        ("loss_scale", c_float),
+        ("learning_rate", c_float),
+        ("program_steps", c_uint32),
+        ("priority", c_int32),
+        ("reserved", c_uint32),
+    ]
+
+
 # name -> (result, arguments). A worker and a cluster are opaque pointers, a ticket is a number.
 _FUNCTIONS = {
     "bdn_abi_version": (c_int, []),
@@ -198,6 +240,10 @@ _FUNCTIONS = {
         [c_void_p, c_uint32, c_uint64, c_float, c_uint64, c_double],
     ),
     "bdn_set_server_rule": (c_int, [c_void_p, POINTER(c_uint32), c_size_t, c_char_p, c_double]),
+    "bdn_declare_tables": (c_int, [c_void_p, POINTER(Table), c_size_t, POINTER(c_uint32), c_double]),
+    "bdn_push_rows": (c_int, [c_void_p, POINTER(RowsStep), POINTER(Rows), c_size_t, POINTER(c_uint64)]),
+    "bdn_fetch_rows": (c_int, [c_void_p, POINTER(Rows), c_size_t, POINTER(c_uint64)]),
+    "bdn_set_rows": (c_int, [c_void_p, POINTER(Rows), POINTER(c_uint64)]),
     "bdn_stats_json": (c_size_t, [c_void_p, c_char_p, c_size_t]),
     "bdn_json_log_line": (c_size_t, [c_char_p, c_char_p, c_double, c_char_p, c_size_t]),
     "bdn_status_json": (c_int, [POINTER(Options), c_double, c_char_p, c_size_t, POINTER(c_size_t)]),

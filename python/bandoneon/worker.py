@@ -56,6 +56,41 @@ class Declaration:
     ranks: tuple[int, ...] | None = None  # those that exchange it; None for all workers
 
 
+@dataclass(frozen=True)
+class Table:
+    """What all workers must agree on about one table of rows that servers hold; rows = 0: of any id."""
+
+    name: str
+    width: int
+    rows: int = 0
+    rule: str = "sgd"
+    push: str = "none"
+    pull: str = "none"
+    init: str = "zeros"  # or constant, uniform, normal
+    init_value: float = 0.0
+    group: int = 0  # of one group, width and specs share frames
+    expect_rows: int = 0
+
+
+class Rows(_native.Rows):
+    """Of one table in a call: `num_ids` ids at address `ids` with a float32 row each at `gradients`, and ids whose rows
+    are to come to `out`. `keep` keeps that memory alive."""
+
+    def __init__(
+        self,
+        table: int,
+        ids: int | None = None,
+        num_ids: int = 0,
+        gradients: int | None = None,
+        wanted: int | None = None,
+        num_wanted: int = 0,
+        out: int | None = None,
+        keep: object = None,
+    ) -> None:
+        super().__init__(sizeof(_native.Rows), ids, num_ids, gradients, wanted, num_wanted, out, table, 0)
+        self.keep = keep
+
+
 class Push(_native.Push):
     """One exchange to start: of the memory at address `data`, which `keep` keeps alive, or of none where it
     is absent and its result not wanted. It is the host's, or of the GPU n where `device` is n + 1: there from
@@ -136,7 +171,7 @@ class Worker:
         self._why_closed = "closed before it left"
         self._in_flight: dict[int, object] = {}  # ticket -> what must outlive it
         self._dropped: collections.deque[int] = collections.deque()  # tickets nobody waits for any more
-        self._declared: dict[str, tuple[Declaration, int]] = {}  # name -> (Declaration, id)
+        self._declared: dict[str, tuple[Declaration | Table, int]] = {}  # name -> (its declaration, id)
         self._unsettled: weakref.WeakSet[Settles] = weakref.WeakSet()
         # Of what settles before the worker leaves:
         self._failed_rounds: weakref.WeakKeyDictionary[object, BaseException] = weakref.WeakKeyDictionary()
@@ -388,23 +423,50 @@ class Worker:
         array = (_native.Declaration * len(declarations))(
             *[_c_declaration(d) for d in declarations]
         )
-        ids = (c_uint32 * len(declarations))()
+        ids = self._declare_with(
+            lambda lib, handle, ids: lib.bdn_declare(handle, array, len(array), ids, _seconds(timeout)),
+            len(declarations),
+            timeout,
+        )
+        for item, number in zip(declarations, ids):
+            self._declared[item.name] = (item, number)
+            if owner is not None:
+                self._owners[item.name] = owner
+        return ids
+
+    def declare_tables(
+        self, tables: Iterable[Table], timeout: float | None = None, owner: Owner | None = None
+    ) -> list[int]:
+        """Ids of tables of rows, as declare() gives those of tensors, whose names are others. Collective."""
+        tables = list(tables)
+        for item in tables:
+            self._check_owner(item.name, owner)
+        array = (_native.Table * len(tables))(*[_c_table(table) for table in tables])
+        ids = self._declare_with(
+            lambda lib, handle, ids: lib.bdn_declare_tables(handle, array, len(array), ids, _seconds(timeout)),
+            len(tables),
+            timeout,
+        )
+        for item, number in zip(tables, ids):
+            self._declared[item.name] = (item, number)
+            if owner is not None:
+                self._owners[item.name] = owner
+        return ids
+
+    def _declare_with(
+        self, call: Callable[[ctypes.CDLL, c_void_p, Any], int], count: int, timeout: float | None
+    ) -> list[int]:
+        ids = (c_uint32 * count)()
         # The others may be about to declare what a candidate, which began later, declares already.
         patience = time.monotonic() + min(_seconds(timeout), _CANDIDATE_SECONDS)
         while True:
             try:
-                self._blocking(
-                    lambda lib, handle: lib.bdn_declare(handle, array, len(array), ids, _seconds(timeout))
-                )
+                self._blocking(lambda lib, handle: call(lib, handle, ids))
                 break
             except errors.NotFound as error:
                 if not self.is_candidate() or time.monotonic() > patience:
                     raise errors.InvalidArgument(str(error), tensor=error.tensor) from error
                 time.sleep(1.0)
-        for item, number in zip(declarations, ids):
-            self._declared[item.name] = (item, number)
-            if owner is not None:
-                self._owners[item.name] = owner
         return list(ids)
 
     def declare_once(
@@ -485,6 +547,46 @@ class Worker:
             begun = tickets[: started.value]
             self._in_flight.update(zip(begun, [push.keep for push in pushes]))
         return begun, error
+
+    def push_rows(
+        self,
+        rows: Sequence[Rows],
+        weight: float = 1.0,
+        loss_scale: float = 1.0,
+        learning_rate: float = 0.0,
+        program_steps: int = 0,
+    ) -> int:
+        """Starts a step of tables, as bdn_push_rows of bandoneon.h; the ticket, for wait()."""
+        step = _native.RowsStep(
+            sizeof(_native.RowsStep), weight, loss_scale, learning_rate, program_steps, 0, 0
+        )
+        return self._start_rows(
+            rows,
+            lambda lib, handle, items, ticket: lib.bdn_push_rows(handle, byref(step), items, len(rows), ticket),
+        )
+
+    def fetch_rows(self, rows: Sequence[Rows]) -> int:
+        """Asks for the wanted rows as they are now; the ticket."""
+        return self._start_rows(
+            rows, lambda lib, handle, items, ticket: lib.bdn_fetch_rows(handle, items, len(rows), ticket)
+        )
+
+    def set_rows(self, rows: Rows) -> int:
+        """Sets rows to what stands as their gradients; the ticket. For one rank, between steps."""
+        return self._start_rows(
+            [rows], lambda lib, handle, items, ticket: lib.bdn_set_rows(handle, items, ticket)
+        )
+
+    def _start_rows(
+        self, rows: Sequence[Rows], start: Callable[[ctypes.CDLL, c_void_p, Any, Any], int]
+    ) -> int:
+        self._collect_dropped()
+        items = (_native.Rows * len(rows))(*rows)
+        ticket = c_uint64()
+        with self._call() as (lib, handle):
+            _native.check(start(lib, handle, items, byref(ticket)))
+            self._in_flight[ticket.value] = [one.keep for one in rows]
+        return ticket.value
 
     def push_notified(
         self, pushes: Sequence[Push], callback: Callback, timeout: float | None = None
@@ -841,6 +943,25 @@ def _c_declaration(item: Declaration) -> _native.Declaration:
         rule=_native.c_text(f"tensor {item.name!r}: rule", item.rule),
         ranks=None if item.ranks is None else (c_int32 * len(item.ranks))(*item.ranks),
         num_ranks=0 if item.ranks is None else len(item.ranks),
+    )
+
+
+def _c_table(item: Table) -> _native.Table:
+    for what, number, most in (("rows", item.rows, 1 << 63), ("width", item.width, 1 << 31)):
+        if not 0 <= number <= most:
+            raise errors.InvalidArgument(f"table {item.name!r}: {what}={number} is not one of 0 to {most}")
+    return _native.Table(
+        struct_size=sizeof(_native.Table),
+        name=_native.c_text("table", item.name),
+        rows=item.rows,
+        width=item.width,
+        group=item.group,
+        rule=_native.c_text(f"table {item.name!r}: rule", item.rule),
+        push=_native.c_text(f"table {item.name!r}: codec", item.push),
+        pull=_native.c_text(f"table {item.name!r}: codec", item.pull),
+        init=_native.c_text(f"table {item.name!r}: init", item.init),
+        init_value=item.init_value,
+        expect_rows=item.expect_rows,
     )
 
 

@@ -61,6 +61,32 @@ TEST(CataloguePieces, WhatIsSmallIsOnePiece) {
   EXPECT_EQ(**read, delta);
 }
 
+TEST(CataloguePieces, TablesComeWithTheirSpecsAndBuckets) {
+  CatalogueDelta delta{.version = {1, 3}, .first_tensor = 100};
+  for (const char* table : {"table(rows=9)", "table"}) {
+    delta.tensors.push_back(
+        {.name = table, .elements = 8, .kind = KeyKind::kRows, .rule = "adagrad", .table = table});
+  }
+  for (uint32_t bucket = 0; bucket < 2; ++bucket) {
+    KeyEntry key{.key = Key::Of(100, bucket),
+                 .kind = KeyKind::kRows,
+                 .rule = "adagrad",
+                 .elements = 16,
+                 .buckets = 2,
+                 .expected_rows = uint64_t{1} << 40};
+    key.segments = {{100, 0, 8}, {101, 0, 8}};
+    delta.keys.push_back(key);
+    delta.owners.push_back(7);
+  }
+  const auto read = Through(PiecesOf(delta));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(**read, delta);
+  const auto refused = Through(PiecesOf(delta), 3, [](uint32_t, wire::CataloguePiece* message) {
+    message->mutable_keys(0)->set_buckets(3);
+  });
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST(CataloguePieces, NoPieceIsLongAndTogetherTheyAreTheWhole) {
   constexpr size_t kPiece = 2000;
   const CatalogueDelta delta = Delta(200, 500);

@@ -885,7 +885,7 @@ def trains_folds(directory, *names):
 
 def awaited_held_bytes(wanted):
     """What all servers hold, as soon as their heartbeats say that it is so; or after half a minute."""
-    purposes = ("weights", "replicas", "moments", "residuals", "sums", "waiting", "replies", "values")
+    purposes = ("weights", "replicas", "moments", "residuals", "sums", "waiting", "replies", "values", "rows")
     deadline = time.monotonic() + 30
     while True:
         command = [pathlib.Path(__file__).resolve().parents[2] / "build/release/bin/bandoneon", "status", "--json"]

@@ -9,10 +9,10 @@ import sys
 import bandoneon
 import bandoneon.torch as bdn
 import pytest
-from bandoneon.torch import app_state, comm_state, exchange, expand, named_recipes
+from bandoneon.torch import app_state, comm_state, exchange, expand, named_recipes, rows
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PAGES = (bandoneon, bdn, bdn.algorithms, app_state, comm_state, exchange, expand, named_recipes)
+PAGES = (bandoneon, bdn, bdn.algorithms, app_state, comm_state, exchange, expand, named_recipes, rows)
 PUBLIC = sorted({(module.__name__, name) for module in PAGES for name in module.__all__})
 
 

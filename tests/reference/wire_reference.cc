@@ -109,7 +109,7 @@ std::optional<Header> ReadHeader(const Bytes& bytes) {
   const bool may_have_request = header.type != kHello && header.type != kPush &&
                                 header.type != kProbe && header.type != kTransport;
   if (header.codec != 0 && !may_have_codec) return std::nullopt;
-  if (header.part > (is_state ? 10 : 0)) return std::nullopt;
+  if (header.part > (is_state ? 11 : 0)) return std::nullopt;
   if (header.base_step != 0 && !may_have_base) return std::nullopt;
   if (header.element_offset != 0 && !is_state) return std::nullopt;
   if (header.program_steps != 0 && header.type != kPush) return std::nullopt;
@@ -121,12 +121,13 @@ std::optional<Header> ReadHeader(const Bytes& bytes) {
   const uint32_t most = is_short                                            ? 1024
                         : header.type == kError                             ? 4104
                         : header.type == kReport || header.type == kRebuild ? 4096
-                        : header.type == kFetch                             ? 32
+                        : header.type == kFetch && header.part != 11        ? 32
                                                                             : 1073741824;
   if (header.payload_bytes > most) return std::nullopt;
   const bool has_no_payload = header.type == kProbe || beside != 0;
   if (has_no_payload && header.payload_bytes != 0) return std::nullopt;
-  if (header.type == kFetch && header.payload_bytes != 0 && header.payload_bytes != 32) {
+  if (header.type == kFetch && header.part != 11 && header.payload_bytes != 0 &&
+      header.payload_bytes != 32) {
     return std::nullopt;
   }
   if (header.payload_bytes == 0 && header.payload_crc != 0) return std::nullopt;

@@ -53,6 +53,50 @@ TEST(Planner, CutsALargeTensorIntoEvenPartitionsThatCoverIt) {
   EXPECT_GT(keys[2].elements, 11000u);  // not a rest of 7232
 }
 
+TensorDeclaration Table(const std::string& name, uint64_t width, const std::string& table) {
+  return {
+      .name = name, .elements = width, .kind = KeyKind::kRows, .rule = "adagrad", .table = table};
+}
+
+TEST(Planner, DividesTablesIntoBucketsThatTablesOfOneWidthShare) {
+  JobConfig config = Config();
+  config.row_buckets = 8;
+  const auto keys = Plan({Table("a", 4, "table(expect=80)"), Tensor("dense", 10),
+                          Table("b", 4, "table(rows=20)"), Table("wide", 5, "table()")},
+                         config);
+  ASSERT_EQ(keys.size(), 8u + 1u + 8u);
+  for (uint32_t bucket = 0; bucket < 8; ++bucket) {
+    const KeyEntry& key = keys[bucket];
+    EXPECT_EQ(key.key, Key::Of(7, bucket));
+    EXPECT_EQ(key.kind, KeyKind::kRows);
+    EXPECT_EQ(key.buckets, 8u);
+    ASSERT_EQ(key.segments.size(), 2u);
+    EXPECT_EQ(key.segments[0], (KeySegment{7, 0, 4}));
+    EXPECT_EQ(key.segments[1], (KeySegment{9, 0, 4}));
+    EXPECT_EQ(key.elements, 8u);
+    EXPECT_EQ(key.expected_rows, 10u + 3u);
+    EXPECT_EQ(keys[9 + bucket].key, Key::Of(10, bucket));
+  }
+  CatalogueDelta delta{.first_tensor = 7,
+                       .tensors = {Table("a", 4, "table(expect=80)"), Tensor("dense", 10),
+                                   Table("b", 4, "table(rows=20)"), Table("wide", 5, "table()")},
+                       .keys = keys,
+                       .owners = std::vector<NodeId>(keys.size(), 1)};
+  EXPECT_TRUE(CheckDelta(delta).ok()) << CheckDelta(delta);
+  delta.keys[3].buckets = 6;
+  EXPECT_FALSE(CheckDelta(delta).ok());
+  delta.keys[3].buckets = 2;
+  EXPECT_FALSE(CheckDelta(delta).ok());
+}
+
+TEST(Planner, HasFourBucketsForEachServerUnlessItIsTold) {
+  JobConfig config = Config();
+  for (const auto& [servers, buckets] : {std::pair(1, 4u), {2, 8u}, {3, 16u}, {5000, 4096u}}) {
+    config.num_servers = servers;
+    EXPECT_EQ(Plan({Table("a", 4, "table()")}, config).size(), buckets);
+  }
+}
+
 TEST(Planner, FusesSmallTensorsInDeclaredOrderAcrossALargeOne) {
   const auto keys = Plan({Tensor("a", 100), Tensor("big", 8000), Tensor("b", 3000),
                           Tensor("c", 3000), Tensor("d", 10)});

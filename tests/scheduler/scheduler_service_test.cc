@@ -140,7 +140,7 @@ TEST_F(GrpcServiceTest, RefusesADeclarationOfNonsense) {
     return refused_request([&](auto* request) { change(request->mutable_traits(0)); });
   };
   EXPECT_THAT(refused_traits([](auto* t) { t->set_dtype(10); }), HasSubstr("dtype 10"));
-  EXPECT_THAT(refused_traits([](auto* t) { t->set_kind(2); }), HasSubstr("kind 2"));
+  EXPECT_THAT(refused_traits([](auto* t) { t->set_kind(3); }), HasSubstr("kind 3"));
   EXPECT_THAT(refused([](auto* t) { t->set_traits(1); }), HasSubstr("traits 1 of 1"));
   EXPECT_THAT(refused_request([](auto* r) { r->set_digest(std::string(33, 'd')); }),
               HasSubstr("digest of 33 bytes"));

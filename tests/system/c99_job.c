@@ -108,6 +108,55 @@ static void weights_on_servers(bdn_worker* worker) {
   expect(bdn_get_server_state(worker, id, "moment0", x, 8, 60.0) == BDN_NOT_FOUND, "no moment");
 }
 
+/* A table: both workers push row 7, rank 0 twice, and get rows 7 and 8 as the step left them. */
+static void rows_on_servers(bdn_worker* worker) {
+  const uint64_t touched[] = {7, 7}, wanted[] = {8, 7};
+  const float gradients[] = {1.0f, 2.0f, 3.0f, 2.0f};
+  float told[4] = {-1.0f, -1.0f, -1.0f, -1.0f}, fetched[4];
+  bdn_table table;
+  bdn_rows rows;
+  bdn_rows_step step;
+  bdn_ticket ticket = 0;
+  uint32_t id;
+
+  memset(&table, 0, sizeof table);
+  table.struct_size = sizeof table;
+  table.name = "table";
+  table.rows = 10;
+  table.width = 2;
+  table.init = "constant";
+  table.init_value = 0.5;
+  must(bdn_declare_tables(worker, &table, 1, &id, 60.0), "bdn_declare_tables");
+  memset(&rows, 0, sizeof rows);
+  rows.struct_size = sizeof rows;
+  rows.table = id;
+  rows.ids = touched;
+  rows.num_ids = bdn_rank(worker) == 0 ? 2 : 1;
+  rows.gradients = gradients;
+  rows.wanted = wanted;
+  rows.num_wanted = 2;
+  rows.out = told;
+  memset(&step, 0, sizeof step);
+  step.struct_size = sizeof step;
+  step.weight = 1.0f;
+  step.loss_scale = 1.0f;
+  step.learning_rate = 1.0f;
+  must(bdn_push_rows(worker, &step, &rows, 1, &ticket), "bdn_push_rows");
+  must(bdn_wait(worker, ticket, 60.0, NULL), "bdn_wait of rows");
+  /* (1 + 3 + 1) / 2 and (2 + 2 + 2) / 2. */
+  expect(told[0] == 0.5f && told[1] == 0.5f, "the row that nobody pushed");
+  expect(told[2] == 0.5f - 2.5f && told[3] == 0.5f - 3.0f, "the row that both pushed");
+  rows.num_ids = 0;
+  rows.ids = NULL;
+  rows.gradients = NULL;
+  rows.out = fetched;
+  must(bdn_fetch_rows(worker, &rows, 1, &ticket), "bdn_fetch_rows");
+  must(bdn_wait(worker, ticket, 60.0, NULL), "bdn_wait of a fetch");
+  expect(memcmp(fetched, told, sizeof told) == 0, "a fetch gives the same rows");
+  rows.table = 12345;
+  expect(bdn_fetch_rows(worker, &rows, 1, &ticket) == BDN_NOT_FOUND, "no such table");
+}
+
 static void errors(bdn_worker* worker, uint32_t id) {
   bdn_push push;
   bdn_ticket ticket = 0;
@@ -310,6 +359,7 @@ static void* run(void* argument) {
 
   weights_on_servers(worker);
   groups(worker, rank);
+  rows_on_servers(worker);
   errors(worker, id);
   expect(bdn_stats_json(worker, stats, sizeof stats) <= sizeof stats, "statistics fit");
   expect(strstr(stats, "\"bytes_pushed\"") != NULL, "statistics count bytes");

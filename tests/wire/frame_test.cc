@@ -136,6 +136,9 @@ std::map<std::string, Frame> GoldenFrames() {
                                           }),
                                   {}};
   frames["fetch_moment1"] = Frame{state(FrameType::kFetch, 4, StatePart::kMoment1), {}};
+  const uint8_t wanted[] = {0, 0, 0, 0, 3, 0, 0, 0, 3, 3, 1};  // the rows 3, 4 and 9
+  frames["fetch_rows"] = MakeFrame(state(FrameType::kFetch, 4, StatePart::kRows),
+                                   Buffer::CopyOf(std::as_bytes(std::span(wanted))));
   frames["value_counters"] = MakeFrame(Changed(state(FrameType::kValue, 1, StatePart::kCounters),
                                                [](FrameHeader& h) { h.base_step = 12; }),
                                        counters);
@@ -369,7 +372,7 @@ TEST(FrameTest, NamesTheFieldThatIsWrong) {
             is_of_round ? "saved_step is" : "element_offset is");
   }
   for (const uint8_t type : {5, 6, 7}) {
-    invalid(With(With(uncoded, 8, type), 11, uint8_t{11}), "unknown part 11");
+    invalid(With(With(uncoded, 8, type), 11, uint8_t{12}), "unknown part 12");
   }
   for (const uint8_t type : {1, 2, 4, 5, 6, 8, 9}) {
     invalid(With(With(uncoded, 8, type), 32, uint64_t{1}), "base_step is 1 on a");
@@ -432,7 +435,7 @@ TEST(FrameTest, HasAPayloadBesideNoFlagButUncompressed) {
   }
 }
 
-TEST(FrameTest, FetchCarriesNothingOrADigest) {
+TEST(FrameTest, FetchCarriesNothingOrADigestOrNamesRows) {
   FrameHeader header = PushHeader();
   header.type = FrameType::kFetch;
   header.codec = 0;
@@ -440,6 +443,10 @@ TEST(FrameTest, FetchCarriesNothingOrADigest) {
     header.payload_bytes = bytes;
     EXPECT_EQ(DecodeHeader(Span(HeaderBytes(header))).ok(), bytes == 0 || bytes == 32) << bytes;
     ExpectBothAgree(HeaderBytes(header));
+    FrameHeader of_rows = header;
+    of_rows.part = StatePart::kRows;
+    EXPECT_TRUE(DecodeHeader(Span(HeaderBytes(of_rows))).ok()) << bytes;
+    ExpectBothAgree(HeaderBytes(of_rows));
   }
 }
 

@@ -422,6 +422,69 @@ BDN_API int bdn_set_server_counters(bdn_worker* worker, uint32_t tensor, uint64_
 BDN_API int bdn_set_server_rule(bdn_worker* worker, const uint32_t* tensors, size_t count,
                                 const char* rule, double timeout_seconds);
 
+/* ---- Tables of rows ---- */
+
+/* A table holds rows of `width` float32 by 64-bit id, at the servers only. A step pushes the
+ * gradients of the rows that a worker has touched, and brings the rows that it wants next. A row
+ * that nobody has pushed keeps its value and its moments, and takes no memory before its first
+ * update. docs/rows.md explains what follows from that. */
+
+typedef struct bdn_table {
+  size_t struct_size; /* sizeof(bdn_table) */
+  const char* name;   /* unique in the job, among tensors, too */
+  uint64_t rows;      /* ids are below it; 0: any id */
+  uint32_t width;     /* elements of a row, 1 to 1024 */
+  uint32_t group; /* of one declaration, group, width and specs, tables share frames */
+  const char* rule;   /* the servers' update rule; NULL for "sgd" */
+  const char* push;   /* the codec of each gradient row; NULL for "none" */
+  const char* pull;   /* the codec of each row that is told, rounding to nearest; NULL for "none" */
+  const char* init; /* a row's first value: "zeros" (NULL), "constant", "uniform", "normal" */
+  double init_value;  /* the constant, the bound or the deviation of that; 0 for "zeros" */
+  uint64_t expect_rows; /* so many rows are expected, for placement and memory; 0: not known */
+} bdn_table;
+
+/* Declares tables, as bdn_declare does tensors. BDN_UNIMPLEMENTED for a process that takes part
+ * through its host's daemon. */
+BDN_API int bdn_declare_tables(bdn_worker* worker, const bdn_table* tables, size_t count,
+                               uint32_t* ids, double timeout_seconds);
+
+typedef struct bdn_rows {
+  size_t struct_size;  /* sizeof(bdn_rows) */
+  const uint64_t* ids; /* of the gradients, in any order, an id as often as it was touched */
+  size_t num_ids;
+  const float* gradients; /* float32[num_ids][width]; those of one id are added in their order */
+  const uint64_t* wanted; /* ids, in any order */
+  size_t num_wanted;
+  float* out; /* gets the wanted rows, float32[num_wanted][width]; valid until the ticket is done */
+  uint32_t table; /* from bdn_declare_tables */
+  uint32_t reserved;
+} bdn_rows;
+
+typedef struct bdn_rows_step {
+  size_t struct_size;  /* sizeof(bdn_rows_step) */
+  float weight;        /* of this worker's gradients in the mean, usually 1 */
+  float loss_scale;    /* the gradients are times this; usually 1 */
+  float learning_rate; /* the same at all workers */
+  uint32_t program_steps; /* as of bdn_push */
+  int32_t priority;       /* as of bdn_push */
+  uint32_t reserved;
+} bdn_rows_step;
+
+/* Starts a step of tables and returns at once; bdn_wait waits for its ticket. Gradients and ids are
+ * read before it returns. The mean counts every worker's weight, also of those that have no
+ * gradient of a row. Every worker must step each group of tables equally often: tables that are not
+ * among `rows` but share frames with one that is take part without rows. A gradient that is not
+ * finite leaves the step out at all workers (BDN_RESULT_NONFINITE), and the wanted rows come as
+ * they were. BDN_INVALID_ARGUMENT names table, id and position, and nothing was sent. */
+BDN_API int bdn_push_rows(bdn_worker* worker, const bdn_rows_step* step, const bdn_rows* rows,
+                          size_t count, bdn_ticket* ticket);
+/* Fetches the wanted rows as the servers have them now. num_ids is 0. */
+BDN_API int bdn_fetch_rows(bdn_worker* worker, const bdn_rows* rows, size_t count,
+                           bdn_ticket* ticket);
+/* Sets rows, which are `gradients`, each id once, with fresh moments. For one rank, always the
+ * same, while no worker steps the table. num_wanted is 0. */
+BDN_API int bdn_set_rows(bdn_worker* worker, const bdn_rows* rows, bdn_ticket* ticket);
+
 /* ---- State and statistics ---- */
 
 /* Read and set a part of the state that this worker keeps of a tensor: the residual of its pushes'

@@ -363,6 +363,55 @@ int bdn_declare(bdn_worker* worker, const bdn_declaration* tensors, size_t count
   });
 }
 
+int bdn_declare_tables(bdn_worker* worker, const bdn_table* tables, size_t count, uint32_t* ids,
+                       double timeout_seconds) {
+  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
+    BDN_RETURN_IF_ERROR(w.CheckTakesTables());
+    if (count > 0 && (tables == nullptr || ids == nullptr)) {
+      return bdn::InvalidArgument("tables or ids is null");
+    }
+    std::vector<bdn::TensorDeclaration> declarations;
+    for (size_t i = 0; i < count; ++i) {
+      BDN_ASSIGN_OR_RETURN(auto declaration, bdn::ToTable(tables[i]));
+      declarations.push_back(std::move(declaration));
+    }
+    BDN_ASSIGN_OR_RETURN(const auto found,
+                         w.Declare(std::move(declarations), bdn::Timeout(timeout_seconds)));
+    std::copy(found.begin(), found.end(), ids);
+    return absl::OkStatus();
+  });
+}
+
+int bdn_push_rows(bdn_worker* worker, const bdn_rows_step* step, const bdn_rows* rows, size_t count,
+                  bdn_ticket* ticket) {
+  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
+    if (ticket == nullptr) return bdn::InvalidArgument("ticket is null");
+    BDN_ASSIGN_OR_RETURN(bdn::RowsPush push, bdn::ToRowsPush(step));
+    BDN_ASSIGN_OR_RETURN(push.tables, bdn::ToRows(rows, count));
+    BDN_ASSIGN_OR_RETURN(*ticket, w.PushRows(push));
+    return absl::OkStatus();
+  });
+}
+
+int bdn_fetch_rows(bdn_worker* worker, const bdn_rows* rows, size_t count, bdn_ticket* ticket) {
+  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
+    if (ticket == nullptr) return bdn::InvalidArgument("ticket is null");
+    BDN_ASSIGN_OR_RETURN(const std::vector<bdn::TableRows> wanted, bdn::ToRows(rows, count));
+    BDN_ASSIGN_OR_RETURN(*ticket, w.FetchRows(wanted));
+    return absl::OkStatus();
+  });
+}
+
+int bdn_set_rows(bdn_worker* worker, const bdn_rows* rows, bdn_ticket* ticket) {
+  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
+    if (ticket == nullptr) return bdn::InvalidArgument("ticket is null");
+    BDN_ASSIGN_OR_RETURN(const std::vector<bdn::TableRows> set, bdn::ToRows(rows, 1));
+    if (!set[0].wanted.empty()) return bdn::InvalidArgument("rows that are set are not wanted");
+    BDN_ASSIGN_OR_RETURN(*ticket, w.SetRows(set[0]));
+    return absl::OkStatus();
+  });
+}
+
 int bdn_retire(bdn_worker* worker, const uint32_t* ids, size_t count) {
   return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
     if (count > 0 && ids == nullptr) return bdn::InvalidArgument("ids is null");

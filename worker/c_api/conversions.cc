@@ -104,6 +104,59 @@ absl::StatusOr<TensorDeclaration> ToDeclaration(const bdn_declaration& given) {
                            .ranks = std::move(ranks)};
 }
 
+absl::StatusOr<TensorDeclaration> ToTable(const bdn_table& given) {
+  BDN_RETURN_IF_ERROR(CheckStruct(&given, "bdn_table"));
+  if (given.name == nullptr) return InvalidArgument("a table has no name");
+  const auto text = [](const char* spec, const char* otherwise) {
+    return std::string(spec == nullptr ? otherwise : spec);
+  };
+  TensorDeclaration table{.name = given.name,
+                          .elements = given.width,
+                          .kind = KeyKind::kRows,
+                          .push_spec = text(given.push, "none"),
+                          .pull_spec = text(given.pull, "none"),
+                          .rule = text(given.rule, "sgd"),
+                          .group = given.group};
+  // Only a number of the spec's language may be put into it.
+  if (!std::isfinite(given.init_value)) {
+    return InvalidArgument("table '%s': init_value %g is not finite", given.name, given.init_value);
+  }
+  table.table = absl::StrFormat("table(rows=%d,init=%s,value=%.17g,expect=%d)", given.rows,
+                                text(given.init, "zeros"), given.init_value, given.expect_rows);
+  return table;
+}
+
+absl::StatusOr<std::vector<TableRows>> ToRows(const bdn_rows* rows, size_t count) {
+  if (count > 0 && rows == nullptr) return InvalidArgument("rows is null");
+  std::vector<TableRows> all;
+  for (size_t i = 0; i < count; ++i) {
+    const bdn_rows& given = rows[i];
+    BDN_RETURN_IF_ERROR(CheckStruct(&given, "bdn_rows"));
+    if ((given.num_ids > 0 && given.ids == nullptr) ||
+        (given.num_wanted > 0 && given.wanted == nullptr)) {
+      return InvalidArgument("ids or wanted of a table is null");
+    }
+    if (given.reserved != 0) return InvalidArgument("bdn_rows.reserved is not 0");
+    all.push_back({.table = given.table,
+                   .ids = {given.ids, given.num_ids},
+                   .gradients = given.gradients,
+                   .wanted = {given.wanted, given.num_wanted},
+                   .out = given.out});
+  }
+  return all;
+}
+
+absl::StatusOr<RowsPush> ToRowsPush(const bdn_rows_step* step) {
+  BDN_RETURN_IF_ERROR(CheckStruct(step, "bdn_rows_step"));
+  if (step->reserved != 0) return InvalidArgument("bdn_rows_step.reserved is not 0");
+  return RowsPush{.tables = {},
+                  .weight = step->weight,
+                  .loss_scale = step->loss_scale,
+                  .learning_rate = step->learning_rate,
+                  .program_steps = step->program_steps,
+                  .priority = step->priority};
+}
+
 absl::StatusOr<DeviceExchanges::Push> ToPush(const bdn_push* push) {
   BDN_RETURN_IF_ERROR(CheckStruct(push, "bdn_push"));
   if (push->device < BDN_HOST) {

@@ -50,6 +50,9 @@ absl::StatusOr<StateCall> SetRule(std::span<const uint32_t> tensors, const char*
 absl::StatusOr<RankGroup> ToGroup(const int32_t* ranks, size_t count);
 absl::StatusOr<TensorDeclaration> ToDeclaration(const bdn_declaration& given);
 absl::StatusOr<DeviceExchanges::Push> ToPush(const bdn_push* push);
+absl::StatusOr<TensorDeclaration> ToTable(const bdn_table& given);
+absl::StatusOr<std::vector<TableRows>> ToRows(const bdn_rows* rows, size_t count);
+absl::StatusOr<RowsPush> ToRowsPush(const bdn_rows_step* step);
 
 // Returns a codec's BDN_CODEC_... traits, or-ed.
 uint32_t TraitsOf(const CodecSchedule& schedule);

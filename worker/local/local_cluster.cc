@@ -8,6 +8,7 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/cluster/settings.h"
+#include "common/cluster/table_spec.h"
 
 namespace bdn {
 namespace {
@@ -24,6 +25,7 @@ absl::StatusOr<JobConfig> ReadJobConfig(const Config& config) {
   BDN_ASSIGN_OR_RETURN(job.partition_bytes, config.Bytes("partition-bytes"));
   BDN_ASSIGN_OR_RETURN(job.fusion_bytes, config.Bytes("fusion-bytes"));
   BDN_ASSIGN_OR_RETURN(job.min_compress_bytes, config.Bytes("min-compress-bytes"));
+  BDN_ASSIGN_OR_RETURN(job.row_buckets, config.Int("row-buckets", 0, kMaxRowBuckets));
   BDN_RETURN_IF_ERROR(CheckJobOptions({.config = job, .has_leases = false}));
   return job;
 }

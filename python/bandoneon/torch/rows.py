@@ -1,0 +1,410 @@
+"""Embedding tables that servers hold.
+
+    import bandoneon.torch as bdn
+    from bandoneon.torch import rows
+
+    rows.serve_tables(model, "*")
+    tables = rows.RowOptimizer(model, rule="adagrad", lr=0.02, push="int8", pull="int8")
+    for batch, following in rows.look_ahead(loader):
+        loss_of(model, batch).backward()
+        dense.step()
+        tables.step(wanted=ids_of(following))
+        dense.zero_grad()
+
+docs/rows.md explains it.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import weakref
+from typing import Any, Iterable, Iterator, Mapping, Sequence
+
+import torch
+from torch import nn
+
+from ..errors import FailedPrecondition, InvalidArgument
+from ..session import default_worker
+from ..worker import Rows, Table, Worker
+from .hints import Closure
+from .loss_scale import RefusesGradScaler
+from .served_rows import Embedding, EmbeddingBag, ServedModule
+from .step_count import StepCount
+from .weight import Weight
+from .wrapped import evaluate
+
+__all__ = ["Embedding", "EmbeddingBag", "RowOptimizer", "look_ahead", "serve_tables"]
+
+
+def look_ahead(loader: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+    """Each batch with the one that follows it; None behind the last."""
+    batches = iter(loader)
+    try:
+        batch = next(batches)
+    except StopIteration:
+        return
+    for following in batches:
+        yield batch, following
+        batch = following
+    yield batch, None
+
+
+def serve_tables(
+    model: nn.Module, pattern: str = "*", rows: str | None = "all", expect_rows: int = 0
+) -> list[str]:
+    """Replaces the nn.Embedding and nn.EmbeddingBag modules of a model whose names match `pattern`, in place, by served
+    ones, before their RowOptimizer is made; the names. Their first values are rank 0's weights. rows=None: ids are any
+    int64, and the first values are those of a new Embedding. InvalidArgument names a module that cannot be served."""
+    names = []
+    for name, module in list(model.named_modules()):
+        if not isinstance(module, (nn.Embedding, nn.EmbeddingBag)) or not fnmatch.fnmatchcase(name, pattern):
+            continue
+        if not name:
+            raise InvalidArgument("the model is a table itself: make a bandoneon.torch.rows.Embedding instead")
+        parent, _, last = name.rpartition(".")
+        setattr(model.get_submodule(parent), last, _served(name, module, rows, expect_rows))
+        names.append(name)
+    if not names:
+        raise InvalidArgument(f"no nn.Embedding and no nn.EmbeddingBag of the model has a name like {pattern!r}")
+    return names
+
+
+def _served(name: str, module: Any, rows: str | None, expect_rows: int) -> ServedModule:
+    for option in ("max_norm", "scale_grad_by_freq"):
+        if getattr(module, option, None):
+            raise InvalidArgument(f"{name!r}: {option}={getattr(module, option)!r} cannot be served; leave it out")
+    weight = module.weight.detach()
+    how: dict[str, Any] = dict(
+        padding_idx=module.padding_idx, device=weight.device, dtype=weight.dtype, expect_rows=expect_rows
+    )
+    number = None if rows is None else module.num_embeddings
+    if rows is not None:
+        how["_weight"] = weight
+    if isinstance(module, nn.EmbeddingBag):
+        return EmbeddingBag(
+            number,
+            module.embedding_dim,
+            mode=module.mode,
+            include_last_offset=module.include_last_offset,
+            **how,
+        )
+    return Embedding(number, module.embedding_dim, **how)
+
+
+class _Table:
+    """A table as its module and its optimizer share it."""
+
+    def __init__(self, name: str, module: ServedModule, optimizer: RowOptimizer) -> None:
+        self.name = name
+        self.width = module.embedding_dim
+        self.number = 0  # of the worker
+        # Of passes since the last step: ids, rows, and the index of the padding among them.
+        self.pending: list[tuple[torch.Tensor, torch.Tensor, int | None]] = []
+        # The rows that are here, which no round changes before the next step: by ids, rising.
+        self.ids = torch.empty(0, dtype=torch.int64)
+        self.rows = torch.empty(0, self.width)
+        self._optimizer = weakref.ref(optimizer)
+
+    def rows_for(self, unique: torch.Tensor) -> torch.Tensor:
+        """A fresh tensor with the rows of these ids, which rise."""
+        optimizer = self._optimizer()
+        if optimizer is None or optimizer.is_closed:
+            raise FailedPrecondition(f"table {self.name!r}: the RowOptimizer that stepped it was closed or collected")
+        optimizer.settle()
+        index, is_here = self._find(unique)
+        if not bool(is_here.all()):
+            missing = unique[~is_here]
+            self._keep(missing, optimizer.fetch(self, missing))
+            index, _ = self._find(unique)
+        return self.rows[index]
+
+    def _find(self, unique: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        index = torch.searchsorted(self.ids, unique)
+        if not len(self.ids):
+            return index, torch.zeros(len(unique), dtype=torch.bool)
+        index.clamp_(max=len(self.ids) - 1)
+        return index, self.ids[index] == unique
+
+    def _keep(self, ids: torch.Tensor, rows: torch.Tensor) -> None:
+        order = torch.argsort(torch.cat([self.ids, ids]))
+        self.ids = torch.cat([self.ids, ids])[order]
+        self.rows = torch.cat([self.rows, rows])[order]
+
+    def take(self, ids: torch.Tensor, rows: torch.Tensor) -> None:
+        """The rows that came with a step's answer take the place of those before."""
+        self.ids, self.rows = ids, rows
+
+    def gradients(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """(ids, their rows), of all passes in order; ids may be there more than once."""
+        ids, grads = [], []
+        for unique, rows, padding in self.pending:
+            if rows.grad is None:
+                continue
+            grad = rows.grad.detach().to("cpu", torch.float32)
+            if padding is not None:  # Which has no gradient, and is not touched.
+                kept = torch.arange(len(unique)) != padding
+                unique, grad = unique[kept], grad[kept]
+            ids.append(unique)
+            grads.append(grad)
+        self.pending.clear()
+        if not ids:
+            return torch.empty(0, dtype=torch.int64), torch.empty(0, self.width)
+        return torch.cat(ids).contiguous(), torch.cat(grads).contiguous()
+
+
+class RowOptimizer(RefusesGradScaler, torch.optim.Optimizer):
+    """Steps the served tables of a model, on the servers. Collective: all workers construct the same.
+
+    model: a module with Embedding and EmbeddingBag of this module (or what serve_tables made) in it, or a list of
+        groups, dicts with "modules" (a module or several) and options of their own: lr, rule, push, pull.
+    rule: what the servers do with the mean of the workers' gradients of a row: "sgd", "adagrad", "rowwise_adagrad",
+        "adamw" or "ftrl", with options as docs/rows.md has them. A row that nobody touches in a step stays as it is.
+    push, pull: codecs of gradient rows, and of rows.
+    weight: as of Links: what this worker's part counts for in the mean.
+
+    A module that was not run, or had no gradient, takes part without rows. A gradient that is not finite leaves the
+    step of all tables of its group out in all workers: `skipped_steps` counts those. step() does not wait: the next
+    pass does, if the answer is not there by then, and has an error of the step.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | Sequence[Mapping[str, Any]],
+        rule: str = "sgd",
+        lr: float = 0.01,
+        *,
+        push: str = "none",
+        pull: str = "none",
+        weight: Any = None,
+        prefix: str = "",
+        timeout: float | None = None,
+        worker: Worker | None = None,
+    ) -> None:
+        self.is_closed = False
+        self._worker = worker or default_worker()
+        self._timeout = timeout
+        self._weight = Weight(weight)
+        self._skipped_steps = 0
+        # (ticket, [(table, ids, rows)]) of each group, while a step is on its way.
+        self._in_flight: list[tuple[int, list[tuple[_Table, torch.Tensor, torch.Tensor]]]] = []
+        self._by_module: dict[int, _Table] = {}
+        self._tables: list[list[_Table]] = []  # by group
+        is_whole = isinstance(model, nn.Module)
+        groups = [{"modules": model}] if is_whole else [dict(group) for group in model]
+        modules: list[list[tuple[str, ServedModule]]] = []
+        for number, group in enumerate(groups):
+            found = _modules_in(group.pop("modules", ()), "" if is_whole else f"{number}.")
+            if not found:
+                raise InvalidArgument(f"group {number} has no table: serve_tables() makes them, or rows.Embedding")
+            modules.append(found)
+            # torch's optimizers have parameters; the rows are none here, so one stands for each table.
+            group["params"] = [torch.empty(0, requires_grad=True) for _ in found]
+        super().__init__(groups, dict(lr=lr, rule=rule, push=push, pull=pull))
+        self._rules = [(group["rule"], group["push"], group["pull"]) for group in self.param_groups]
+        self._declare(modules, prefix)
+        self._step_count = StepCount(self._worker)
+        self._step_count.follow(self)
+        self._worker.settle_before_leaving(self)
+
+    def _declare(self, modules: list[list[tuple[str, ServedModule]]], prefix: str) -> None:
+        self._owner = weakref.ref(self)
+        declared, fresh = [], []
+        for number, (group, found) in enumerate(zip(self.param_groups, modules)):
+            self._tables.append([])
+            for name, module in found:
+                if module._table is not None and module._table._optimizer() not in (None, self):
+                    raise InvalidArgument(f"table {name!r} is stepped by another RowOptimizer: close() that one first")
+                if id(module) in self._by_module:
+                    raise InvalidArgument(f"table {name!r} is in two groups, or twice in one")
+                table = _Table(prefix + name, module, self)
+                self._by_module[id(module)] = table
+                self._tables[-1].append(table)
+                fresh.append((table, module))
+                declared.append(
+                    Table(
+                        name=table.name,
+                        width=table.width,
+                        rows=module.num_embeddings or 0,
+                        rule=group["rule"],
+                        push=group["push"],
+                        pull=group["pull"],
+                        init="zeros" if module._weight is not None else module.init,
+                        init_value=0.0 if module._weight is not None else module.init_value,
+                        group=number,
+                        expect_rows=module.expect_rows,
+                    )
+                )
+        numbers = self._worker.declare_tables(declared, self._timeout, owner=self._owner)
+        is_first = self._worker.rank_in_charge() == self._worker.rank
+        has_values = any(module._weight is not None for _, module in fresh)
+        for (table, module), number in zip(fresh, numbers):
+            table.number = number
+            if module._weight is not None and is_first:
+                self._set(table, module._weight)
+        # All have declared their modules alike, so that they meet here or nobody does.
+        if has_values:
+            self._worker.barrier(f"first rows of {declared[0].name}", self._timeout)
+        for table, module in fresh:
+            module._weight = None
+            module._table = table
+
+    def _set(self, table: _Table, weight: torch.Tensor) -> None:
+        values = weight.detach().to("cpu", torch.float32).contiguous()
+        ids = torch.arange(len(values))
+        # In pieces, so that what waits to be sent is not as long as the table.
+        most = max(1, (64 << 20) // (4 * table.width))
+        for first in range(0, len(values), most):
+            part, numbers = values[first : first + most].contiguous(), ids[first : first + most].contiguous()
+            rows = Rows(table.number, numbers.data_ptr(), len(numbers), part.data_ptr(), keep=(numbers, part))
+            self._worker.wait(self._worker.set_rows(rows), self._timeout)
+
+    @torch.no_grad()
+    def step(self, closure: Closure | None = None, wanted: Any = None) -> Any:
+        """Pushes the gradients of the passes since the last step, and asks for the rows of the ids of the next batch:
+        a dict of ids by module or name, a list in the order of the tables, or a tensor where there is one table."""
+        loss = evaluate(closure)
+        self.settle()
+        self._check_rules()
+        asked = self._wanted(wanted)
+        weight = self._weight.now()
+        started = []
+        for group, tables in zip(self.param_groups, self._tables):
+            calls, comes = [], []
+            for table in tables:
+                ids, grads = table.gradients()
+                if not weight:
+                    ids, grads = ids[:0], grads[:0]
+                want = asked.get(table.name, ids[:0])
+                out = torch.empty(len(want), table.width)
+                comes.append((table, want, out))
+                if len(ids) or len(want):
+                    calls.append(
+                        Rows(
+                            table.number,
+                            ids.data_ptr(),
+                            len(ids),
+                            grads.data_ptr(),
+                            want.data_ptr(),
+                            len(want),
+                            out.data_ptr(),
+                            keep=(ids, grads, want, out),
+                        )
+                    )
+            # Every worker takes part in every group's step; a table without ids stands for those that have none.
+            if not calls:
+                calls.append(Rows(tables[0].number))
+            ticket = self._worker.push_rows(
+                calls,
+                weight=weight,
+                learning_rate=float(group["lr"]),
+                program_steps=self._step_count.program_steps,
+            )
+            started.append((ticket, comes))
+        self._in_flight = started
+        return loss
+
+    def settle(self) -> None:
+        """Waits for the step that is on its way, if there is one, and has its error."""
+        started, self._in_flight = self._in_flight, []
+        was_skipped = False
+        failure: BaseException | None = None
+        for ticket, comes in started:
+            try:
+                result = self._worker.wait(ticket, self._timeout)
+                was_skipped = was_skipped or result.nonfinite
+                for table, ids, out in comes:
+                    table.take(ids, out)
+            except Exception as error:
+                failure = failure or error
+                for table, ids, out in comes:  # What is here is of before the step.
+                    table.take(ids[:0], out[:0])
+        self._skipped_steps += was_skipped
+        if failure is not None:
+            self._worker.note_failed_round(self, failure)
+            raise failure
+        if started:
+            self._worker.note_good_round(self)
+
+    @property
+    def skipped_steps(self) -> int:
+        """How many steps all workers have left out, because a gradient was not finite."""
+        self.settle()
+        return self._skipped_steps
+
+    def fetch(self, table: _Table, ids: torch.Tensor) -> torch.Tensor:
+        """The rows of these ids, as they are now."""
+        ids = ids.contiguous()
+        out = torch.empty(len(ids), table.width)
+        rows = Rows(table.number, None, 0, None, ids.data_ptr(), len(ids), out.data_ptr(), keep=(ids, out))
+        self._worker.wait(self._worker.fetch_rows([rows]), self._timeout)
+        return out
+
+    def rows_of(self, module: ServedModule, ids: Any) -> torch.Tensor:
+        """float32[len(ids), embedding_dim]: rows of a table, as a look at them for a program."""
+        self.settle()
+        table = self._by_module[id(module)]
+        return self.fetch(table, _as_ids(table, ids))
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forgets the passes since the last step."""
+        for tables in self._tables:
+            for table in tables:
+                table.pending.clear()
+
+    def close(self) -> None:
+        """Frees the tables' names, and has the servers forget the rows once all workers have come so far."""
+        self.settle()
+        self.is_closed = True
+        self._worker.disown(self._owner)
+
+    def _check_rules(self) -> None:
+        for number, (group, known) in enumerate(zip(self.param_groups, self._rules)):
+            now = (group["rule"], group["push"], group["pull"])
+            if now != known:
+                raise InvalidArgument(
+                    f"group {number} was declared with rule, push and pull {known}, and now has {now}: a schedule may "
+                    "change lr alone"
+                )
+            if not float(group["lr"]) >= 0:
+                raise InvalidArgument(f"group {number} has lr={group['lr']!r}, which is not 0 or more")
+
+    def _wanted(self, wanted: Any) -> dict[str, torch.Tensor]:
+        tables = [table for group in self._tables for table in group]
+        if wanted is None:
+            return {}
+        if isinstance(wanted, torch.Tensor):
+            wanted = [wanted]
+        if not isinstance(wanted, Mapping):
+            if len(wanted) != len(tables):
+                raise InvalidArgument(f"wanted= has ids for {len(wanted)} tables, and there are {len(tables)}")
+            return {table.name: _unique(table, ids) for table, ids in zip(tables, wanted) if ids is not None}
+        names = {table.name: table for table in tables}
+        asked = {}
+        for key, ids in wanted.items():
+            table = self._by_module.get(id(key)) if isinstance(key, nn.Module) else names.get(key)
+            if table is None:
+                raise InvalidArgument(f"wanted= has {key!r}, which is no table: there are {', '.join(sorted(names))}")
+            asked[table.name] = _unique(table, ids)
+        return asked
+
+
+def _as_ids(table: _Table, ids: Any) -> torch.Tensor:
+    ids = torch.as_tensor(ids)
+    if ids.dtype not in (torch.int64, torch.int32):
+        raise InvalidArgument(f"table {table.name!r}: ids of {ids.dtype}: they are int64 or int32")
+    return ids.detach().reshape(-1).to("cpu", torch.int64).contiguous()
+
+
+def _unique(table: _Table, ids: Any) -> torch.Tensor:
+    return torch.unique(_as_ids(table, ids))
+
+
+def _modules_in(given: Any, prefix: str) -> list[tuple[str, ServedModule]]:
+    """The served modules in a module, by name, or in several; one that is shared counts once."""
+    found: dict[int, tuple[str, ServedModule]] = {}
+    for number, module in enumerate([given] if isinstance(given, nn.Module) else list(given)):
+        base = prefix if isinstance(given, nn.Module) else f"{prefix}{number}."
+        for name, part in module.named_modules():
+            if isinstance(part, ServedModule):
+                found.setdefault(id(part), ((base + name).rstrip(".") or "rows", part))
+    return list(found.values())

@@ -1,0 +1,574 @@
+#include "server/rows/row_key.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "common/base/endian.h"
+#include "common/base/fault_point.h"
+#include "common/base/status.h"
+#include "common/wire/headers.h"
+#include "common/wire/message.h"
+#include "common/wire/program_steps.h"
+#include "common/wire/row_block.h"
+#include "server/key_history.h"
+
+namespace bdn {
+namespace {
+
+// These are as of a dense key.
+constexpr Step kMaxStepsAhead = Step{1} << 20;
+constexpr uint32_t kMaxRequestsAhead = 1u << 20;
+
+using Kind = Contribution::Kind;
+
+bool IsRetried(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsFailedPrecondition(status) ||
+         absl::IsDataLoss(status) || absl::IsUnauthenticated(status);
+}
+
+bool WantsAny(const WantedRows& wanted) {
+  return std::ranges::any_of(wanted, [](const auto& ids) { return !ids.empty(); });
+}
+
+}  // namespace
+
+RowState MakeRowState(const KeyPlan& plan, uint64_t run_seed) {
+  const RowLink& link = *plan.rows;
+  RowState state;
+  state.tables.reserve(link.tables.size());
+  for (const RowLink::Table& table : link.tables) {
+    state.tables.emplace_back(
+        InitialValues{.spec = table.spec, .run_seed = run_seed, .name_hash = table.name_hash},
+        plan.row_rule.get(), link.width, link.rule.MomentFloats(link.width));
+  }
+  return state;
+}
+
+void RowState::SetRoster(std::shared_ptr<const Places> now) {
+  for (const Rank rank : round.roster().RanksHere()) {
+    if (std::ranges::find(pushed_before, rank) == pushed_before.end()) {
+      pushed_before.push_back(rank);
+    }
+  }
+  round.Close();
+  const std::shared_ptr<const Places> former = std::exchange(places, std::move(now));
+  // By node, not by rank: another process that takes a lost one's rank has pushed and set nothing.
+  const auto is_gone = [&](Rank rank) {
+    const std::optional<Place> was = former->OfRank(rank);
+    const std::optional<Place> is = places->OfRank(rank);
+    return !is.has_value() || (was.has_value() && former->NodeOf(*was) != places->NodeOf(*is));
+  };
+  std::erase_if(pushed_before, is_gone);
+  absl::erase_if(wanted, [&](const auto& of) { return !places->OfNode(of.first).has_value(); });
+  if (init_root >= 0 && is_gone(init_root)) {
+    init_root = -1;
+    last_init = 0;  // another worker counts its requests anew
+  }
+}
+
+size_t RowState::row_bytes() const {
+  size_t bytes = 0;
+  for (const RowTable& table : tables) bytes += table.bytes();
+  return bytes;
+}
+
+uint64_t RowState::rows() const {
+  uint64_t rows = 0;
+  for (const RowTable& table : tables) rows += table.rows();
+  return rows;
+}
+
+FrameHeader RowKey::PushOf(Step step) const {
+  return PushHeader(plan_.entry.key, step, plan_.entry.elements);
+}
+
+// ---- Checks
+
+absl::Status RowKey::CheckStep(const FrameHeader& header) const {
+  if (header.step == 0) return InvalidArgument("steps count from 1");
+  if (header.step > state_.last_step + kMaxStepsAhead) {
+    return InvalidArgument("step %d is too far ahead of step %d", header.step, state_.last_step);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RowKey::CheckElements(const FrameHeader& header) const {
+  if (header.num_elements == plan_.entry.elements) return absl::OkStatus();
+  return InvalidArgument("table '%s' key %s has rows of %d elements in all, not %d", plan_.name,
+                         header.key.ToString(), plan_.entry.elements, header.num_elements);
+}
+
+template <typename Take>
+absl::Status RowKey::ReadBlocks(ByteSpan payload, size_t row_bytes, size_t most_wanted,
+                                const Take& take) const {
+  BDN_ASSIGN_OR_RETURN(const RowParts parts, ReadRowParts(payload, link_.tables.size()));
+  RowBlock block;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (!parts[i].has_value()) continue;
+    const RowLimits limits{.row_bytes = row_bytes,
+                           .bucket = link_.bucket,
+                           .buckets = link_.buckets,
+                           .rows = link_.tables[i].spec.rows,
+                           .most_wanted = most_wanted};
+    const std::string name = "table '" + link_.tables[i].name + "'";
+    BDN_RETURN_IF_ERROR(Annotate(ReadRowBlock(*parts[i], limits, &block), name));
+    BDN_RETURN_IF_ERROR(Annotate(take(i, &block), name));
+  }
+  return absl::OkStatus();
+}
+
+RowKey::PushCheck RowKey::CheckPush(const Frame& push, Place place, RowPush* rows) const {
+  const FrameHeader& header = push.header;
+  const Rank rank = state_.places->RankOf(place);
+  const auto bad = [](absl::Status why) { return PushCheck{.status = std::move(why)}; };
+  const auto fails_round = [](absl::Status why) {
+    return PushCheck{.status = std::move(why), .fails_round = true};
+  };
+  if (const absl::Status fits = CheckElements(header); !fits.ok()) return bad(fits);
+  if (push.payload.size() > kMaxRowsPayload) {
+    return bad(InvalidArgument("table '%s' key %s takes at most %d bytes, not %d", plan_.name,
+                               header.key.ToString(), kMaxRowsPayload, push.payload.size()));
+  }
+  rows->wanted.assign(link_.tables.size(), {});
+  if (HasPayload(header.flags)) {
+    const absl::Status intact = CheckPayload(push);
+    if (!intact.ok()) return bad(intact);
+    if (header.codec != static_cast<uint8_t>(link_.push->id())) {
+      return fails_round(
+          InvalidArgument("table '%s' step %d: rank %d pushed codec %d, where %s was declared",
+                          plan_.name, header.step, rank, header.codec, link_.push->spec()));
+    }
+    // All of a reply must fit into a frame.
+    const size_t most_wanted = kMaxRowsPayload / link_.pull_row_bytes;
+    size_t wanted = 0;
+    const absl::Status valid = ReadBlocks(
+        push.payload.span(), link_.push_row_bytes, most_wanted,
+        [&](size_t i, RowBlock* block) -> absl::Status {
+          for (size_t at = 0; at < block->rows.size(); at += link_.push_row_bytes) {
+            BDN_RETURN_IF_ERROR(link_.push->Validate(block->rows.subspan(at, link_.push_row_bytes),
+                                                     link_.width, DType::kFloat32));
+          }
+          wanted += block->wanted.size();
+          if (wanted > most_wanted) return InvalidArgument("%d rows are wanted", wanted);
+          rows->wanted[i] = std::move(block->wanted);
+          return absl::OkStatus();
+        });
+    if (!valid.ok()) {
+      return bad(Annotate(valid, absl::StrFormat("key %s step %d from rank %d",
+                                                 header.key.ToString(), header.step, rank)));
+    }
+    rows->payload = push.payload;
+  } else if (!push.payload.empty()) {
+    return bad(InvalidArgument("a push that is absent or non-finite carries no payload"));
+  }
+  const Round& round = state_.round.roster();
+  const absl::Status same = CheckSameProgramSteps(plan_.name, header.step, round.program_place(),
+                                                  {.rank = rank, .steps = header.program_steps});
+  if (!same.ok()) return fails_round(same);
+  const Rank other = round.FirstRank();
+  if (other < 0) return {};
+  const float others = round.learning_rate();
+  if (std::bit_cast<uint32_t>(others) == std::bit_cast<uint32_t>(header.learning_rate)) return {};
+  return fails_round(
+      InvalidArgument("table '%s' step %d: rank %d has learning rate %g and rank %d has %g",
+                      plan_.name, header.step, other, others, rank, header.learning_rate));
+}
+
+absl::Status RowKey::CheckNobodyLeaves(Step step, Rank pusher) const {
+  for (const Rank rank : shard_.leaving) {
+    const std::vector<Rank>& before = state_.pushed_before;
+    const bool pushes_again = std::ranges::find(before, rank) != before.end();
+    if (rank == pusher || pushes_again || state_.round.roster().HasRank(rank)) continue;
+    return Aborted(
+        "table '%s' step %d: worker %d is leaving the job and pushes no more: all workers "
+        "must step it equally often",
+        plan_.name, step, rank);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RowKey::CheckMemory(size_t more, Step step, const std::string& why) const {
+  const MemoryBudget* const budget = shard_.options.budget;
+  if (more == 0 || budget == nullptr || budget->Allows(more)) return absl::OkStatus();
+  return ResourceExhausted(
+      "table '%s' step %d: %s take %d bytes more, and this server holds all of the %d bytes that "
+      "its setting max-bytes allows, %d rows of this bucket among them: raise it, or start more "
+      "servers",
+      plan_.name, step, why, more, budget->max_bytes(), state_.rows());
+}
+
+// ---- Rounds
+
+Sends RowKey::OnPush(NodeId from, const Frame& frame) {
+  StageLaps laps(shard_.options.stages);
+  const FrameHeader& header = frame.header;
+  const absl::Status step = CheckStep(header);
+  if (!step.ok()) return shard_.Refuse(from, header, step);
+  // Before the epoch is checked, as of a dense key.
+  if (header.step <= state_.last_step) return AnswerClosed(from, header);
+  const absl::StatusOr<Place> place = PlaceOf(from, header.epoch);
+  if (!place.ok()) return shard_.Refuse(from, header, place.status());
+  const Round& round = state_.round.roster();
+  const Rank rank = state_.places->RankOf(*place);
+  if (round.Has(*place)) {
+    if (header.step == round.step()) {
+      ++shard_.stats.duplicates;
+      return shard_.Defer(from, header, round.MissingRanks(*place));
+    }
+    return shard_.Refuse(from, header,
+                         InvalidArgument("rank %d pushed step %d while its step %d is open", rank,
+                                         header.step, round.step()));
+  }
+  if (round.is_open() && header.step != round.step()) {
+    return FailRound(
+        std::max(header.step, round.step()),
+        Aborted("table '%s': rank %d is at step %d and rank %d at step %d: all workers "
+                "must step it equally often",
+                plan_.name, round.FirstRank(), round.step(), rank, header.step));
+  }
+  // Held until the round closes, and read twice: the sender must not be able to change it, nor a
+  // small payload keep a large block of the transport's.
+  Frame push = frame;
+  if (!push.payload.empty() && push.payload.size() <= kMaxRowsPayload) {
+    push.payload = Buffer::CopyOf(frame.payload.span());
+  }
+  RowPush rows;
+  PushCheck check = CheckPush(push, *place, &rows);
+  if (check.fails_round) return FailRound(header.step, check.status);
+  if (check.status.ok()) check.status = CheckNobodyLeaves(header.step, rank);
+  if (!check.status.ok()) return shard_.Refuse(from, header, check.status);
+  check.status = CheckMemory(push.payload.size() + WantedBytes(rows.wanted), header.step,
+                             absl::StrFormat("the push of rank %d would", rank));
+  if (!check.status.ok()) return FailRound(header.step, check.status);
+  return Accept(push, *place, std::move(rows), &laps);
+}
+
+Sends RowKey::Accept(const Frame& frame, Place place, RowPush rows, StageLaps* laps) {
+  const FrameHeader& header = frame.header;
+  RowRound& round = state_.round;
+  if (!round.is_open()) round.Open(header.step, state_.places);
+  const Kind kind = (header.flags & kFlagNonFinite) != 0 ? Kind::kNonFinite : Kind::kAbsent;
+  const size_t bytes = rows.payload.size();
+  round.Add(plan_, place, {kind, header.weight, header.learning_rate, header.program_steps, {}},
+            std::move(rows));
+  ++shard_.stats.pushes;
+  shard_.stats.bytes_pushed += bytes;
+  if (shard_.options.stages != nullptr) {
+    round.roster().BeginHold(StageSpan(shard_.options.stages), place, bytes);
+  }
+  laps->End(Stage::kSum, 1, bytes);
+  if (round.roster().IsComplete()) return CloseRound(laps);
+  FaultPoint("push.held");
+  return {};
+}
+
+absl::StatusOr<uint8_t> RowKey::StepTables(StageLaps* laps) {
+  RowRound& round = state_.round;
+  const Round& roster = round.roster();
+  if (roster.has_nonfinite()) return kFlagNonFinite;
+  if (round.is_all_absent()) return kFlagAbsent;
+  const float rate = roster.learning_rate();
+  if (rate < 0) {
+    return InvalidArgument("table '%s' step %d: learning rate %g is below zero", plan_.name,
+                           roster.step(), rate);
+  }
+  const double weight = roster.total_weight();
+  if (weight == 0) return 0;
+  std::vector<std::optional<RowSums>> sums = round.Sum(link_);
+  const auto inverse = static_cast<float>(1 / weight);
+  for (auto& sum : sums) {
+    if (sum.has_value() && !sum->Scale(inverse)) return kFlagNonFinite;
+  }
+  laps->End(Stage::kSum, 0, 0);
+  std::vector<std::optional<RowTable::Stepped>> stepped(sums.size());
+  size_t more = 0;
+  uint64_t fresh = 0;
+  for (size_t i = 0; i < sums.size(); ++i) {
+    if (!sums[i].has_value()) continue;
+    const RowTable& table = state_.tables[i];
+    const size_t added = table.CountNew(sums[i]->ids());
+    fresh += added;
+    more += added * table.row_bytes();
+    stepped[i] = table.Step(&*sums[i], rate);
+    if (stepped[i]->is_finite) continue;
+    return InvalidArgument(
+        "table '%s' step %d: rows are no longer finite with learning rate %g; nothing was changed",
+        link_.tables[i].name, roster.step(), rate);
+  }
+  BDN_RETURN_IF_ERROR(CheckMemory(more, roster.step(), absl::StrFormat("%d new rows", fresh)));
+  for (size_t i = 0; i < stepped.size(); ++i) {
+    if (!stepped[i].has_value()) continue;
+    shard_.stats.rows_updated += stepped[i]->ids.size();
+    state_.tables[i].Take(*stepped[i]);
+  }
+  shard_.stats.rows += fresh;
+  laps->End(Stage::kRule, 1, 0);
+  return 0;
+}
+
+Sends RowKey::CloseRound(StageLaps* laps) {
+  RowRound& round = state_.round;
+  round.roster().EndHold(shard_.options.waits);
+  const Step step = round.roster().step();
+  // All workers have pushed this step, so none asks for the reply before any more.
+  state_.wanted.clear();
+  state_.wanted_bytes = 0;
+  const absl::StatusOr<uint8_t> flags = StepTables(laps);
+  if (!flags.ok()) return FailRound(step, flags.status());
+  ++shard_.stats.rounds;
+  if ((*flags & kFlagNonFinite) != 0) ++shard_.stats.rounds_nonfinite;
+  state_.last_step = state_.replied_step = step;
+  state_.reply_flags = *flags;
+  state_.last_failure = Frame();
+  Sends sends;
+  for (size_t i = 0; i < state_.places->size(); ++i) {
+    const NodeId node = state_.places->NodeOf(PlaceAt(i));
+    WantedRows wanted = round.TakeWanted(PlaceAt(i));
+    state_.wanted_bytes += WantedBytes(wanted);
+    state_.wanted[node] = std::move(wanted);
+    sends.push_back({node, ReplyTo(node, step)});
+    shard_.stats.bytes_replied += sends.back().frame.payload.size();
+  }
+  laps->End(Stage::kEncode, 1, 0);
+  FrameHeader closed = shard_.AnswerHeader(PushOf(step), FrameType::kReply);
+  closed.flags = *flags;
+  WriteRound(shard_.options.history, *state_.places, Frame{closed, {}});
+  round.Close();
+  state_.pushed_before.clear();
+  FaultPoint("round.closed");
+  return sends;
+}
+
+absl::StatusOr<Buffer> RowKey::EncodeRows(const WantedRows& wanted) const {
+  std::vector<std::optional<size_t>> lengths(wanted.size());
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    if (!wanted[i].empty()) lengths[i] = RowAnswerBytes(wanted[i].size(), link_.pull_row_bytes);
+  }
+  const RowPayload payload = MakeRowPayload(lengths);
+  std::vector<float> row(link_.width);
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    if (wanted[i].empty()) continue;
+    MutableByteSpan out = WriteRowAnswer(wanted[i].size(), payload.parts[i]);
+    for (const uint64_t id : wanted[i]) {
+      state_.tables[i].Read(id, row);
+      // The codec rounds to nearest, so that its draw does not matter.
+      BDN_RETURN_IF_ERROR(
+          link_.pull->Encode({row.data(), DType::kFloat32, row.size()}, 1.0f, Draw(), out)
+              .status());
+      out = out.subspan(link_.pull_row_bytes);
+    }
+  }
+  return payload.bytes;
+}
+
+// Returns the reply of the last step with a result to one worker. It is made anew each time, from
+// the same rows.
+Frame RowKey::ReplyTo(NodeId node, Step step) const {
+  FrameHeader header = shard_.AnswerHeader(PushOf(step), FrameType::kReply);
+  header.flags = state_.reply_flags;
+  const auto wanted = state_.wanted.find(node);
+  if (header.flags != 0) return Frame{header, {}};
+  if (wanted == state_.wanted.end() || !WantsAny(wanted->second)) {
+    header.flags = kFlagUnwanted;
+    return Frame{header, {}};
+  }
+  absl::StatusOr<Buffer> payload = EncodeRows(wanted->second);
+  if (!payload.ok()) return shard_.ErrorFrame(PushOf(step), payload.status());
+  header.codec = static_cast<uint8_t>(link_.pull->id());
+  return MakeFrame(header, *std::move(payload), shard_.options.needs_checksums());
+}
+
+Sends RowKey::FailRound(Step step, const absl::Status& why) {
+  ++shard_.stats.rounds_failed;
+  const RowRound failed = std::exchange(state_.round, RowRound());
+  state_.pushed_before.clear();
+  const absl::Status status = IsRetried(why) ? Aborted("%s", why.message()) : why;
+  state_.last_step = step;
+  state_.last_failure = shard_.ErrorFrame(PushOf(step), status);
+  WriteFailed(shard_.options.history, plan_.entry.key, step, std::string(status.message()));
+  Sends sends;
+  if (failed.is_open() && failed.roster().step() != step) {
+    sends = ToAll(shard_.ErrorFrame(PushOf(failed.roster().step()), status));
+  }
+  for (Outgoing& send : ToAll(state_.last_failure)) sends.push_back(std::move(send));
+  return sends;
+}
+
+Sends RowKey::AnswerClosed(NodeId from, const FrameHeader& header) {
+  const Frame& failure = state_.last_failure;
+  const bool is_reply = state_.replied_step != 0 && header.step == state_.replied_step &&
+                        state_.places->OfNode(from).has_value();
+  const bool failed = failure.header.type == FrameType::kError && header.step > state_.replied_step;
+  if (!is_reply && !failed) {
+    return shard_.Refuse(from, header,
+                         OutOfRange("step %d is over: table '%s' stands at step %d", header.step,
+                                    plan_.name, state_.last_step));
+  }
+  ++shard_.stats.cached_replies;
+  Frame answer = is_reply ? ReplyTo(from, header.step) : failure;
+  answer.header.step = header.step;
+  return {{from, std::move(answer)}};
+}
+
+Sends RowKey::OnProbe(NodeId from, const FrameHeader& header) {
+  ++shard_.stats.probes;
+  const absl::Status step = CheckStep(header);
+  if (!step.ok()) return shard_.Refuse(from, header, step);
+  if (header.step <= state_.last_step) return AnswerClosed(from, header);
+  const absl::StatusOr<Place> place = PlaceOf(from, header.epoch);
+  if (!place.ok()) return shard_.Refuse(from, header, place.status());
+  const Round& round = state_.round.roster();
+  if (header.step == round.step()) return shard_.Defer(from, header, round.MissingRanks(*place));
+  Round empty;
+  empty.Open(header.step, state_.places);
+  return shard_.Defer(from, header, empty.MissingRanks(*place));
+}
+
+Sends RowKey::OnLeaving() {
+  const Step step = state_.round.roster().step();
+  constexpr Rank kNobody = -1;
+  const absl::Status status = CheckNobodyLeaves(step, kNobody);
+  if (status.ok()) return {};
+  ++shard_.stats.rounds_failed;
+  state_.round.Close();
+  state_.pushed_before.clear();
+  return ToAll(shard_.ErrorFrame(PushOf(step), status));
+}
+
+Sends RowKey::OnRetired() {
+  shard_.stats.rows -= state_.rows();
+  if (!state_.round.is_open()) return {};
+  ++shard_.stats.rounds_failed;
+  const Step step = state_.round.roster().step();
+  return ToAll(shard_.ErrorFrame(
+      PushOf(step), Aborted("table '%s' step %d: what exchanged it was closed, or collected by "
+                            "Python, in all workers",
+                            plan_.name, step)));
+}
+
+// ---- Rows set and told
+
+Sends RowKey::OnInit(NodeId from, const Frame& frame) {
+  const FrameHeader& header = frame.header;
+  const absl::StatusOr<Place> place = PlaceOf(from, header.epoch);
+  if (!place.ok()) return shard_.Refuse(from, header, place.status());
+  absl::Status status = CheckElements(header);
+  if (status.ok() && (header.part != StatePart::kRows || header.element_offset != 0)) {
+    status = InvalidArgument("an init of table '%s' is about rows, not about %s", plan_.name,
+                             StatePartName(header.part));
+  }
+  if (status.ok() && header.request == 0) {
+    status = InvalidArgument("table '%s': requests count from 1", plan_.name);
+  }
+  if (status.ok() && frame.payload.size() > kMaxRowsPayload) {
+    status = InvalidArgument("rows of table '%s': at most %d bytes, not %d", plan_.name,
+                             kMaxRowsPayload, frame.payload.size());
+  }
+  Frame init = frame;
+  Own(&init);
+  if (status.ok()) status = CheckPayload(init);
+  if (status.ok()) status = TakeInit(init, state_.places->RankOf(*place));
+  if (!status.ok()) return shard_.Refuse(from, header, status);
+  return {{from, Frame{shard_.AnswerHeader(header, FrameType::kReply), {}}}};
+}
+
+absl::Status RowKey::TakeInit(const Frame& frame, Rank rank) {
+  const FrameHeader& header = frame.header;
+  if (state_.init_root >= 0 && state_.init_root != rank) {
+    return AlreadyExists("table '%s': rank %d has set rows, and now rank %d does: one rank only",
+                         plan_.name, state_.init_root, rank);
+  }
+  // The number of an init, not its content, tells a repeat: rows may have been updated since.
+  if (header.request <= state_.last_init) return absl::OkStatus();
+  if (header.request - state_.last_init > kMaxRequestsAhead) {
+    return InvalidArgument("request %d is too far ahead of %d", header.request, state_.last_init);
+  }
+  if (state_.round.is_open()) {
+    return InvalidArgument("table '%s': a push of step %d is under way; set rows between steps",
+                           plan_.name, state_.round.roster().step());
+  }
+  struct Set {
+    size_t table;
+    std::vector<uint64_t> ids;
+    std::vector<float> values;
+  };
+  std::vector<Set> sets;
+  size_t more = 0;
+  BDN_RETURN_IF_ERROR(
+      ReadBlocks(frame.payload.span(), link_.width * sizeof(float), /*most_wanted=*/0,
+                 [&](size_t i, RowBlock* block) -> absl::Status {
+                   Set& set = sets.emplace_back();
+                   set.table = i;
+                   set.values.resize(block->ids.size() * link_.width);
+                   DecodeFloats(block->rows, set.values);
+                   for (size_t j = 0; j < set.values.size(); ++j) {
+                     if (std::isfinite(set.values[j])) continue;
+                     return InvalidArgument("row %d has an element that is not finite",
+                                            block->ids[j / link_.width]);
+                   }
+                   more += state_.tables[i].CountNew(block->ids) * state_.tables[i].row_bytes();
+                   set.ids = std::move(block->ids);
+                   return absl::OkStatus();
+                 }));
+  BDN_RETURN_IF_ERROR(CheckMemory(more, header.step, "the rows that are set"));
+  const uint64_t before = state_.rows();
+  for (const Set& set : sets) {
+    for (size_t j = 0; j < set.ids.size(); ++j) {
+      state_.tables[set.table].Set(set.ids[j],
+                                   std::span(set.values).subspan(j * link_.width, link_.width));
+    }
+  }
+  shard_.stats.rows += state_.rows() - before;
+  state_.init_root = rank;
+  state_.last_init = header.request;
+  return absl::OkStatus();
+}
+
+Sends RowKey::OnFetch(NodeId from, const Frame& frame) {
+  const FrameHeader& header = frame.header;
+  const absl::StatusOr<Place> place = PlaceOf(from, header.epoch);
+  if (!place.ok()) return shard_.Refuse(from, header, place.status());
+  absl::Status status = CheckElements(header);
+  if (status.ok() && (header.request == 0 || header.element_offset != 0)) {
+    status = InvalidArgument("table '%s': a fetch has a number and no segment", plan_.name);
+  }
+  FrameHeader value = shard_.AnswerHeader(header, FrameType::kValue);
+  value.base_step = state_.last_step;
+  if (status.ok() && header.part == StatePart::kPosition) {
+    return {{from, MakeFrame(value, EncodePosition({state_.last_step, false}))}};
+  }
+  if (status.ok() && header.part != StatePart::kRows) {
+    status = NotFound("table '%s' has no %s", plan_.name, StatePartName(header.part));
+  }
+  if (status.ok() && frame.payload.size() > kMaxRowsPayload) {
+    status = InvalidArgument("a fetch of table '%s' has at most %d bytes, not %d", plan_.name,
+                             kMaxRowsPayload, frame.payload.size());
+  }
+  Frame fetch = frame;
+  Own(&fetch);
+  if (status.ok()) status = CheckPayload(fetch);
+  WantedRows wanted(link_.tables.size());
+  size_t count = 0;
+  const size_t most = kMaxRowsPayload / link_.pull_row_bytes;
+  if (status.ok()) {
+    status = ReadBlocks(fetch.payload.span(), /*row_bytes=*/0, most,
+                        [&](size_t i, RowBlock* block) -> absl::Status {
+                          if (!block->ids.empty()) return InvalidArgument("a fetch with rows");
+                          count += block->wanted.size();
+                          if (count > most) return InvalidArgument("%d rows are wanted", count);
+                          wanted[i] = std::move(block->wanted);
+                          return absl::OkStatus();
+                        });
+  }
+  if (!status.ok()) return shard_.Refuse(from, header, status);
+  absl::StatusOr<Buffer> payload = EncodeRows(wanted);
+  if (!payload.ok()) return shard_.Refuse(from, header, payload.status());
+  shard_.stats.rows_fetched += count;
+  return {{from, MakeFrame(value, *std::move(payload), shard_.options.needs_checksums())}};
+}
+
+}  // namespace bdn

@@ -1,0 +1,114 @@
+#ifndef BANDONEON_SERVER_ROWS_ROW_KEY_H_
+#define BANDONEON_SERVER_ROWS_ROW_KEY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/cluster/held_bytes.h"
+#include "common/telemetry/stage_times.h"
+#include "common/wire/frame.h"
+#include "server/key_plan.h"
+#include "server/places.h"
+#include "server/rows/row_round.h"
+#include "server/rows/row_table.h"
+#include "server/shard_context.h"
+
+namespace bdn {
+
+// The state that a server holds for one key of rows: a bucket of each of its tables. A value.
+struct RowState {
+  // The workers that exchange the key, never null: those that every round waits for.
+  std::shared_ptr<const Places> places = std::make_shared<const Places>();
+  std::vector<RowTable> tables;  // by segment
+  Rank init_root = -1;           // the one rank that may set rows; -1: none has yet
+  uint32_t last_init = 0;        // the number of the last init that was applied
+
+  Step last_step = 0;     // the last step that was closed
+  Step replied_step = 0;  // the last step with a result
+  uint8_t reply_flags = 0;
+  // What each worker wants of the rows as replied_step left them, from which its reply is made
+  // again: no row changes before all workers have their replies, as the next round needs them.
+  absl::flat_hash_map<NodeId, WantedRows> wanted;
+  size_t wanted_bytes = 0;
+  Frame last_failure;               // as of DenseState
+  RowRound round;                   // the open round, if there is one
+  std::vector<Rank> pushed_before;  // as of DenseState
+
+  // Sets another roster. The open round starts over, as of DenseState.
+  void SetRoster(std::shared_ptr<const Places> now);
+  size_t row_bytes() const;
+  uint64_t rows() const;
+};
+
+// Makes the state of a key that nobody has pushed yet.
+RowState MakeRowState(const KeyPlan& plan, uint64_t run_seed);
+
+// The protocol of one key of rows at a server (proto/wire_format.md, section 8.5). A round is that
+// of a dense key, but each worker gets a reply of its own: the rows that it wants, as the step left
+// them. Each frame is checked before anything changes; a frame that is wrong is answered with an
+// error.
+//
+// It holds no state of its own: an object is made for one call, and borrows the key's state and the
+// shard for that call. Not thread-safe: used by the shard's thread.
+class RowKey {
+ public:
+  RowKey(const KeyPlan& plan, RowState* state, ShardContext* shard)
+      : plan_(plan), link_(*plan.rows), state_(*state), shard_(*shard) {}
+
+  Sends OnPush(NodeId from, const Frame& frame);
+  Sends OnProbe(NodeId from, const FrameHeader& header);
+  // Sets rows from one rank, between rounds.
+  Sends OnInit(NodeId from, const Frame& frame);
+  // Tells rows as they are now, or where the key stands.
+  Sends OnFetch(NodeId from, const Frame& frame);
+  // As of DenseKey.
+  Sends OnLeaving();
+  Sends OnRetired();
+
+ private:
+  struct PushCheck {
+    absl::Status status;
+    bool fails_round = false;  // the error is for all workers
+  };
+  absl::Status CheckStep(const FrameHeader& header) const;
+  absl::Status CheckElements(const FrameHeader& header) const;
+  // Checks a push, and reads what it wants.
+  PushCheck CheckPush(const Frame& push, Place place, RowPush* rows) const;
+  // Checks the parts of a payload; calls `take` with each block and its table.
+  template <typename Take>
+  absl::Status ReadBlocks(ByteSpan payload, size_t row_bytes, size_t most_wanted,
+                          const Take& take) const;
+  absl::Status CheckNobodyLeaves(Step step, Rank pusher) const;
+  absl::Status CheckMemory(size_t more, Step step, const std::string& why) const;
+  Sends Accept(const Frame& frame, Place place, RowPush rows, StageLaps* laps);
+  Sends CloseRound(StageLaps* laps);
+  // Makes the step of a complete round on the tables; returns the flags of its replies.
+  absl::StatusOr<uint8_t> StepTables(StageLaps* laps);
+  Sends FailRound(Step step, const absl::Status& why);
+  Sends AnswerClosed(NodeId from, const FrameHeader& header);
+  Frame ReplyTo(NodeId node, Step step) const;
+  // Returns the payload with these rows, encoded; empty where none are wanted.
+  absl::StatusOr<Buffer> EncodeRows(const WantedRows& wanted) const;
+  absl::Status TakeInit(const Frame& frame, Rank rank);
+
+  absl::StatusOr<Place> PlaceOf(NodeId from, Epoch epoch) const {
+    return shard_.PlaceOf(*state_.places, from, epoch);
+  }
+  Sends ToAll(const Frame& frame) const { return ShardContext::ToAll(*state_.places, frame); }
+  FrameHeader PushOf(Step step) const;
+
+  const KeyPlan& plan_;
+  const RowLink& link_;
+  RowState& state_;
+  ShardContext& shard_;
+};
+
+}  // namespace bdn
+
+#endif  // BANDONEON_SERVER_ROWS_ROW_KEY_H_

@@ -1,0 +1,38 @@
+#ifndef BANDONEON_SERVER_ROWS_ROW_RULE_H_
+#define BANDONEON_SERVER_ROWS_ROW_RULE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "link/row_rule_spec.h"
+
+namespace bdn {
+
+// The facts of a closed round that a row rule needs.
+struct RowFacts {
+  float learning_rate = 0;  // the same at every contributor
+  uint64_t step = 1;        // counts the table's updates, this one included
+};
+
+// An algorithm that updates one row from the mean of its gradients. Stateless, const, thread-safe.
+// In float32, every operation rounded on its own and without transcendental functions, so that a
+// row's bits are the same on every machine and in whatever bucket it lies.
+class RowRule {
+ public:
+  virtual ~RowRule() = default;
+
+  // Sets the moments of a row that was never updated.
+  virtual void Begin(std::span<float> moments) const = 0;
+  // Makes one step of a row. `row_updates` counts the row's own updates, this one included.
+  // REQUIRES: mean.size() == x.size(); `moments` has RowRuleSpec::MomentFloats; the mean is finite.
+  virtual void Update(const RowFacts& facts, uint64_t row_updates, std::span<const float> mean,
+                      std::span<float> x, std::span<float> moments) const = 0;
+};
+
+std::unique_ptr<const RowRule> MakeRowRule(const RowRuleSpec& spec);
+
+}  // namespace bdn
+
+#endif  // BANDONEON_SERVER_ROWS_ROW_RULE_H_

@@ -1,0 +1,277 @@
+"""Tables that servers hold, beside torch's sparse gradients of one process with the merged batch."""
+
+import pytest
+import torch
+
+import bandoneon
+from bandoneon.torch import rows
+from cluster_helpers import run_job
+
+ROWS, WIDTH, WORKERS = 50, 6, 2
+
+
+class Net(torch.nn.Module):
+    """A table, a table of bags, and a rest that is the same everywhere and is not trained."""
+
+    def __init__(self, sparse=True, seed=0):
+        super().__init__()
+        self.item = torch.nn.Embedding(ROWS, WIDTH, sparse=sparse)
+        self.words = torch.nn.EmbeddingBag(ROWS, WIDTH, mode="sum", sparse=sparse)
+        self.rest = torch.nn.Linear(2 * WIDTH, 3)
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for param in self.parameters():
+                param.copy_(torch.randn(param.shape, generator=generator) * 0.3)
+        for param in self.rest.parameters():
+            param.requires_grad_(False)
+
+    def forward(self, batch):
+        ids, bags, _ = batch
+        return self.rest(torch.cat([self.item(ids), self.words(bags)], dim=1)).tanh()
+
+
+def batch_of(rank, step):
+    """(ids, bags of ids, targets): few of the rows, some of them often."""
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    ids = (torch.rand(8, generator=generator) ** 3 * ROWS).long()
+    bags = torch.randint(0, ROWS, (8, 3), generator=generator)
+    return ids, bags, torch.randn(8, 3, generator=generator)
+
+
+def loss_of(model, batch):
+    return (model(batch) - batch[2]).square().mean()
+
+
+def tables_of(model, optimizer):
+    ids = torch.arange(ROWS)
+    return {"item": optimizer.rows_of(model.item, ids), "words": optimizer.rows_of(model.words, ids)}
+
+
+def train(worker, steps, wanted=False, make=lambda: Net(), rule="sgd", lr=0.1, **how):
+    model = make()
+    rows.serve_tables(model)
+    optimizer = rows.RowOptimizer(model, rule=rule, lr=lr, worker=worker, **how)
+    batches = (batch_of(worker.rank, step) for step in range(steps))
+    for batch, following in rows.look_ahead(batches):
+        loss_of(model, batch).backward()
+        ids = None if following is None or not wanted else {"item": following[0], model.words: following[1]}
+        optimizer.step(wanted=ids)
+        optimizer.zero_grad()
+    worker.barrier("trained")
+    return tables_of(model, optimizer)
+
+
+def by_torch(make_optimizer, steps):
+    model = Net()
+    optimizer = make_optimizer([model.item.weight, model.words.weight])
+    for step in range(steps):
+        optimizer.zero_grad()
+        losses = [loss_of(model, batch_of(rank, step)) for rank in range(WORKERS)]
+        (sum(losses) / WORKERS).backward()
+        optimizer.step()
+    return {"item": model.item.weight.detach(), "words": model.words.weight.detach()}
+
+
+TORCHS = {
+    "sgd": lambda params: torch.optim.SGD(params, lr=0.1),
+    "adagrad": lambda params: torch.optim.Adagrad(params, lr=0.1),
+    "adamw": lambda params: torch.optim.SparseAdam(params, lr=0.1),
+}
+
+
+@pytest.mark.parametrize("rule", TORCHS)
+def test_served_tables_are_torchs_of_the_merged_batch(rule):
+    steps = 200
+    expected = by_torch(TORCHS[rule], steps)
+    for served in run_job(lambda w: train(w, steps, rule=rule, wanted=True), WORKERS, servers=2):
+        for name, value in expected.items():
+            scale = value.abs().max()
+            error = (served[name] - value).abs().max() / scale
+            assert error < 2e-6, (rule, name, float(error))
+
+
+def test_no_size_of_the_job_changes_a_bit():
+    how = dict(rule="adagrad", push="int8", pull="int8")
+    first = run_job(lambda w: train(w, 10, wanted=True, **how), 3, servers=1, row_buckets=1, seed=1)
+    other = run_job(lambda w: train(w, 10, wanted=False, **how), 3, servers=3, row_buckets=32, shards=2, seed=1)
+    for name in ("item", "words"):
+        assert all(torch.equal(first[0][name], served[name]) for served in first + other)
+
+
+def test_a_module_may_run_twice_or_not_at_all_or_on_nothing():
+    def run(worker):
+        model = Net()
+        before = {"item": model.item.weight.detach().clone(), "words": model.words.weight.detach().clone()}
+        rows.serve_tables(model)
+        optimizer = rows.RowOptimizer(model, lr=1.0, worker=worker)
+        (model.item(torch.tensor([3])).sum() + model.item(torch.tensor([[3, 4]])).sum()).backward()
+        assert model.item(torch.empty(0, dtype=torch.int64)).shape == (0, WIDTH)
+        assert model.item(torch.empty((2, 0), dtype=torch.int64)).shape == (2, 0, WIDTH)
+        empty = model.words(torch.empty(0, dtype=torch.int64), torch.tensor([0, 0]))
+        assert torch.equal(empty, torch.zeros(2, WIDTH))
+        optimizer.step()
+        optimizer.step()  # Of no pass.
+        after = tables_of(model, optimizer)
+        before["item"][3] -= 2
+        before["item"][4] -= 1
+        return [torch.equal(before[name], after[name]) for name in before]
+
+    assert run_job(run) == [[True, True]] * 2
+
+
+def test_padding_is_neither_pushed_nor_touched():
+    def run(worker):
+        table = rows.Embedding(ROWS, WIDTH, padding_idx=-1, init="constant", init_value=0.5)
+        optimizer = rows.RowOptimizer(table, rule="adagrad(decay=0.1)", lr=1.0, worker=worker)
+        out = table(torch.tensor([ROWS - 1, ROWS - 1]))
+        assert not out.any()
+        out.sum().backward()  # A batch of padding alone.
+        optimizer.step()
+        out = table(torch.tensor([ROWS - 1, 3]))
+        assert torch.equal(out, torch.tensor([[0.0] * WIDTH, [0.5] * WIDTH]))
+        return torch.equal(optimizer.rows_of(table, [ROWS - 1]), torch.full((1, WIDTH), 0.5))
+
+    assert run_job(run) == [True, True]
+
+
+def test_any_id_is_a_row():
+    def run(worker):
+        table = rows.Embedding(None, WIDTH, init_value=0.1)
+        optimizer = rows.RowOptimizer(table, lr=1.0, worker=worker)
+        ids = torch.tensor([-1, 7, 2**63 - 1, -(2**63)])
+        first = table(ids)
+        first.sum().backward()
+        optimizer.step(wanted=ids)
+        return torch.allclose(table(ids), first - 1.0) and len(torch.unique(first)) == 4 * WIDTH
+
+    assert run_job(run) == [True, True]
+
+
+def test_a_gradient_that_is_not_finite_leaves_the_step_out_everywhere():
+    def run(worker):
+        table = rows.Embedding(ROWS, WIDTH)
+        optimizer = rows.RowOptimizer(table, lr=1.0, worker=worker)
+        before = optimizer.rows_of(table, range(ROWS))
+        factor = float("inf") if worker.rank == 1 else 1.0
+        (table(torch.tensor([3])) * factor).sum().backward()
+        optimizer.step(wanted=torch.tensor([3]))
+        assert optimizer.skipped_steps == 1
+        assert torch.equal(table(torch.tensor([3])), before[3:4])
+        return torch.equal(optimizer.rows_of(table, range(ROWS)), before)
+
+    assert run_job(run) == [True, True]
+
+
+def test_groups_and_schedules_have_rates_of_their_own():
+    def run(worker):
+        slow, fast = rows.Embedding(9, 2, init="zeros"), rows.Embedding(9, 2, init="zeros")
+        optimizer = rows.RowOptimizer(
+            [{"modules": slow, "lr": 0.5}, {"modules": [fast], "rule": "sgd(decay=0.1)"}], lr=1.0, worker=worker
+        )
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step)
+        for _ in range(2):
+            optimizer.zero_grad()
+            (slow(torch.tensor([1])).sum() + fast(torch.tensor([1])).sum()).backward()
+            optimizer.step()
+            schedule.step()
+        return optimizer.rows_of(slow, [1])[0, 0].item(), optimizer.rows_of(fast, [1])[0, 0].item()
+
+    assert run_job(run) == [(-0.75, pytest.approx(-1.0 - 0.5 * 0.9))] * 2
+
+
+def test_weights_count_in_the_mean():
+    def run(worker):
+        table = rows.Embedding(9, 2, init="zeros")
+        optimizer = rows.RowOptimizer(table, lr=1.0, weight=lambda: 3.0 if worker.rank else 1.0, worker=worker)
+        table(torch.tensor([worker.rank])).sum().backward()
+        optimizer.step()
+        worker.barrier("stepped")
+        return optimizer.rows_of(table, [0, 1])[:, 0].tolist()
+
+    assert run_job(run, servers=1) == [[-0.25, -0.75]] * 2
+
+
+def test_a_served_module_has_no_parameters_and_follows_its_model():
+    def run(worker):
+        model = Net()
+        assert rows.serve_tables(model, "i*") == ["item"]
+        model.to(torch.bfloat16)
+        optimizer = rows.RowOptimizer(model, worker=worker)
+        assert [name for name, _ in model.named_parameters()] == ["words.weight", "rest.weight", "rest.bias"]
+        assert "item" not in " ".join(model.state_dict())
+        out = model.item(torch.tensor([1]))
+        out.sum().backward()
+        optimizer.step()
+        return str(out.dtype)
+
+    assert run_job(run) == ["torch.bfloat16"] * 2
+
+
+def refused(make, **how):
+    with bandoneon.LocalCluster(workers=1, servers=1) as cluster:
+        with pytest.raises(bandoneon.errors.BandoneonError) as caught:
+            cluster.run(lambda worker: make(worker))
+    return str(caught.value)
+
+
+def test_what_cannot_be_is_refused_by_name():
+    def with_ids(ids, number=ROWS):
+        def run(worker):
+            table = rows.Embedding(number, WIDTH)
+            optimizer = rows.RowOptimizer(torch.nn.ModuleDict({"item": table}), worker=worker)
+            table(ids)
+            optimizer.close()
+
+        return run
+
+    assert "table 'item': id 50, at position 0" in refused(with_ids(torch.tensor([ROWS])))
+    assert "table 'item': id -1" in refused(with_ids(torch.tensor([-1])))
+    assert "ids of torch.float32" in refused(with_ids(torch.ones(1)))
+    assert "ids of torch.bool" in refused(with_ids(torch.ones(1, dtype=torch.bool)))
+
+    def optimizer(**how):
+        return lambda worker: rows.RowOptimizer(rows.Embedding(ROWS, WIDTH), worker=worker, **how)
+
+    assert "each row is encoded alone" in refused(optimizer(push="topk(ratio=0.1)"))
+    assert "a residual would be kept" in refused(optimizer(push="ef(int8)"))
+    assert "momentum moves rows" in refused(optimizer(rule="sgd(momentum=0.9)"))
+    assert "embedding_dim=1025" in refused(lambda w: rows.Embedding(ROWS, 1025))
+    assert "embedding_dim=0" in refused(lambda w: rows.Embedding(ROWS, 0))
+    assert "num_embeddings=None takes any id" in refused(
+        lambda w: rows.Embedding.from_pretrained(torch.ones(3, 2), rows=None)
+    )
+    assert "make the RowOptimizer" in refused(lambda w: rows.Embedding(3, 2)(torch.tensor([1])))
+    assert "no nn.Embedding" in refused(lambda w: rows.serve_tables(torch.nn.Linear(1, 1)))
+    assert "max_norm=1.0 cannot be served" in refused(
+        lambda w: rows.serve_tables(torch.nn.Sequential(torch.nn.Embedding(3, 2, max_norm=1.0)))
+    )
+
+
+def test_workers_that_declare_differently_are_both_named():
+    def run(worker):
+        rows.RowOptimizer(rows.Embedding(ROWS, WIDTH + worker.rank), worker=worker)
+
+    with pytest.raises(bandoneon.errors.InvalidArgument, match="worker 0 says elements=6, worker 1 says elements=7"):
+        run_job(run)
+
+
+def test_close_frees_the_names_and_the_rows():
+    def run(worker):
+        for _ in range(2):
+            table = rows.Embedding(ROWS, WIDTH, init="zeros")
+            optimizer = rows.RowOptimizer(table, lr=1.0, worker=worker)
+            assert not optimizer.rows_of(table, [3]).any()
+            table(torch.tensor([3])).sum().backward()
+            optimizer.step()
+            optimizer.close()
+            with pytest.raises(bandoneon.errors.FailedPrecondition, match="closed or collected"):
+                table(torch.tensor([4]))
+            worker.barrier("closed")
+        return True
+
+    assert run_job(run) == [True, True]
+
+
+def test_look_ahead_pairs_each_batch_with_the_next():
+    assert list(rows.look_ahead([])) == []
+    assert list(rows.look_ahead("abc")) == [("a", "b"), ("b", "c"), ("c", None)]

@@ -1,0 +1,311 @@
+#include <cmath>
+
+#include "common/wire/headers.h"
+#include "common/wire/row_block.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/shard_rig.h"
+
+// A shard with one key of rows, and the frames that workers send it.
+
+namespace bdn::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr Key kRowsKey = Key::Of(7, 0);
+using Ids = std::vector<uint64_t>;
+using Floats = std::vector<float>;
+
+struct Rows {
+  Ids ids;
+  Floats values;  // two an id
+  Ids wanted;
+};
+
+class RowKeyTest : public ::testing::Test {
+ protected:
+  void Start(int workers, size_t tables = 1, MemoryBudget* budget = nullptr) {
+    outbox_.sent.clear();
+    tables_ = tables;
+    shard_ = ServerShard({.self = kServerNode, .budget = budget});
+    shard_.SetMembership(MakeMembership(workers));
+    KeyEntry entry{.key = kRowsKey, .kind = KeyKind::kRows, .rule = "sgd", .buckets = 1};
+    std::vector<TensorDeclaration> declared;
+    for (uint32_t t = 0; t < tables; ++t) {
+      entry.segments.push_back({7 + t, 0, 2});
+      entry.elements += 2;
+      declared.push_back({.name = "t" + std::to_string(t),
+                          .elements = 2,
+                          .kind = KeyKind::kRows,
+                          .rule = "sgd",
+                          .table = "table(rows=100)"});
+    }
+    shard_.AddKey(*MakeKeyPlan(entry, "t0", declared));
+    shard_.SetCatalogueVersion(1);
+  }
+
+  Buffer Payload(const std::vector<std::optional<Rows>>& rows) {
+    std::vector<std::optional<size_t>> lengths(rows.size());
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (rows[i].has_value()) lengths[i] = RowBlockBytes(rows[i]->ids, rows[i]->wanted, 8);
+    }
+    const RowPayload payload = MakeRowPayload(lengths);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (!rows[i].has_value()) continue;
+      const auto out = WriteRowBlock(rows[i]->ids, rows[i]->wanted, payload.parts[i]);
+      std::memcpy(out.data(), rows[i]->values.data(), out.size());
+    }
+    return payload.bytes;
+  }
+  Frame MakePushFrame(Rank rank, Step step, const std::vector<std::optional<Rows>>& rows) {
+    FrameHeader header = PushHeader(kRowsKey, step, 2 * tables_);
+    header.codec = static_cast<uint8_t>(CodecId::kNone);
+    header.learning_rate = rate_;
+    StampHeader({.sender = WorkerNode(rank), .epoch = epoch_}, &header);
+    return MakeFrame(header, Payload(rows));
+  }
+  void Send(const Frame& frame) { outbox_.Add(shard_.OnFrame(frame.header.sender, frame)); }
+  void Push(Rank rank, Step step, const Rows& rows) { Send(MakePushFrame(rank, step, {rows})); }
+  void PushBare(Rank rank, Step step, uint8_t flags) {
+    Frame frame = MakePushFrame(rank, step, {std::nullopt});
+    frame.header.codec = 0;
+    frame.header.flags = flags;
+    Send(frame);
+  }
+  void Probe(Rank rank, Step step) {
+    FrameHeader header = MakeBare(FrameType::kProbe, kRowsKey, step, rank, 2 * tables_).header;
+    header.epoch = epoch_;
+    Send(Frame{header, {}});
+  }
+  Frame StateFrame(FrameType type, Rank rank, uint32_t request, Buffer payload) {
+    FrameHeader header = StateHeader(
+        type, {.part = StatePart::kRows, .key = kRowsKey, .num_elements = 2 * tables_}, 0, request);
+    StampHeader({.sender = WorkerNode(rank), .epoch = epoch_}, &header);
+    return MakeFrame(header, std::move(payload));
+  }
+  Frame FetchFrame(Rank rank, const Ids& ids) {
+    const std::vector<std::optional<size_t>> lengths = {RowBlockBytes({}, ids, 0)};
+    const RowPayload payload = MakeRowPayload(lengths);
+    (void)WriteRowBlock({}, ids, payload.parts[0]);
+    return StateFrame(FrameType::kFetch, rank, ++requests_, payload.bytes);
+  }
+
+  const Frame& Last(Rank rank) { return *outbox_.LastTo(rank); }
+  // The rows of the last reply or value; of the only table.
+  Floats RowsTold(Rank rank, size_t count) {
+    const auto rows = ReadRowAnswer(Last(rank).payload.span(), count, 8);
+    if (!rows.ok()) return {};
+    Floats values(count * 2);
+    std::memcpy(values.data(), rows->data(), rows->size());
+    return values;
+  }
+  std::string Error(Rank rank) { return std::string(ErrorOf(Last(rank)).message()); }
+  const RowState& State() { return shard_.Find(kRowsKey)->rows; }
+
+  size_t tables_ = 1;
+  float rate_ = 1.0f;
+  Epoch epoch_ = 1;
+  uint32_t requests_ = 0;
+  Outbox outbox_;
+  ServerShard shard_{{.self = kServerNode}};
+};
+
+TEST_F(RowKeyTest, EachWorkerGetsTheRowsThatItWants) {
+  Start(2);
+  Push(1, 1, {{3, 5}, {1, 2, 3, 4}, {5, 9}});
+  EXPECT_THAT(outbox_.sent, IsEmpty());
+  Push(0, 1, {{5}, {10, 20}, {3}});
+  // A mean over both workers, of which one has no gradient of row 3.
+  EXPECT_THAT(RowsTold(0, 1), ElementsAre(-0.5f, -1));
+  EXPECT_THAT(RowsTold(1, 2), ElementsAre(-6.5f, -12, 0, 0));
+  EXPECT_EQ(State().rows(), 2u);
+  EXPECT_EQ(shard_.stats().rows, 2u);
+  EXPECT_EQ(shard_.held().rows, State().row_bytes());
+}
+
+TEST_F(RowKeyTest, ARepeatedPushIsAnsweredAndNeverAddedTwice) {
+  Start(2);
+  Push(0, 1, {{5}, {2, 2}, {5}});
+  Push(0, 1, {{5}, {2, 2}, {5}});
+  EXPECT_EQ(Last(0).header.type, FrameType::kWaiting);
+  EXPECT_THAT(RanksOf(Last(0)), ElementsAre(1));
+  EXPECT_EQ(shard_.stats().duplicates, 1u);
+  PushBare(1, 1, kFlagAbsent);
+  EXPECT_THAT(RowsTold(0, 1), ElementsAre(-1, -1));
+  EXPECT_EQ(Last(1).header.flags, kFlagUnwanted);
+  const Frame reply = Last(0);
+  Push(0, 1, {{5}, {2, 2}, {5}});
+  EXPECT_EQ(Last(0).header, reply.header);
+  EXPECT_THAT(RowsTold(0, 1), ElementsAre(-1, -1));
+  Probe(0, 1);
+  EXPECT_EQ(Last(0).header, reply.header);
+  EXPECT_EQ(shard_.stats().pushes, 2u);
+}
+
+TEST_F(RowKeyTest, AReplyIsMadeAgainAlsoWhileTheNextRoundIsOpen) {
+  Start(2);
+  for (const Rank rank : {0, 1}) Push(rank, 1, {{5}, {2, 2}, {5}});
+  Push(1, 2, {{5}, {8, 8}, {5}});
+  Probe(0, 1);
+  EXPECT_THAT(RowsTold(0, 1), ElementsAre(-2, -2));
+}
+
+TEST_F(RowKeyTest, ANewRosterEmptiesTheRoundAndLosesNothing) {
+  Start(3);
+  Push(0, 1, {{5}, {2, 2}, {5}});
+  shard_.SetMembership(MembershipOf({0, 2}, 2));
+  epoch_ = 2;
+  Probe(0, 1);
+  EXPECT_THAT(RanksOf(Last(0)), ElementsAre(0, 2));
+  Push(0, 1, {{5}, {2, 2}, {5}});
+  Push(2, 1, {{5}, {4, 4}, {5}});
+  EXPECT_THAT(RowsTold(0, 1), ElementsAre(-3, -3));
+}
+
+TEST_F(RowKeyTest, ARoundThatNeedsALeavingWorkerFails) {
+  Start(2);
+  Push(0, 1, {{5}, {2, 2}, {5}});
+  outbox_.Add(shard_.SetLeaving({1}));
+  EXPECT_THAT(Error(0), HasSubstr("table 't0' step 1: worker 1 is leaving"));
+  EXPECT_EQ(State().rows(), 0u);
+}
+
+TEST_F(RowKeyTest, NonFiniteGradientsAndSumsChangeNothing) {
+  Start(2);
+  Push(0, 1, {{5}, {2, 2}, {5}});
+  PushBare(1, 1, kFlagNonFinite);
+  EXPECT_EQ(Last(0).header.flags, kFlagNonFinite);
+  EXPECT_EQ(State().rows(), 0u);
+  for (const Rank rank : {0, 1}) Push(rank, 2, {{5}, {3e38f, 1}, {5}});
+  EXPECT_EQ(Last(0).header.flags, kFlagNonFinite);
+  EXPECT_EQ(State().rows(), 0u);
+  rate_ = 1e30f;
+  for (const Rank rank : {0, 1}) Push(rank, 3, {{5}, {1e30f, 1}, {5}});
+  EXPECT_THAT(Error(0), HasSubstr("rows are no longer finite"));
+  EXPECT_EQ(State().rows(), 0u);
+}
+
+TEST_F(RowKeyTest, WorkersThatDisagreeFailTheRound) {
+  Start(2);
+  Push(0, 1, {{5}, {2, 2}, {}});
+  Push(1, 2, {{5}, {2, 2}, {}});
+  EXPECT_THAT(Error(0), HasSubstr("rank 0 is at step 1 and rank 1 at step 2"));
+  Push(0, 3, {{5}, {2, 2}, {}});
+  rate_ = 0.5f;
+  Push(1, 3, {{5}, {2, 2}, {}});
+  EXPECT_THAT(Error(1), HasSubstr("rank 0 has learning rate 1 and rank 1 has 0.5"));
+}
+
+TEST_F(RowKeyTest, WrongFramesChangeNothing) {
+  Start(1);
+  const auto refused = [&](Frame frame) {
+    Send(frame);
+    EXPECT_EQ(Last(0).header.type, FrameType::kError);
+    EXPECT_EQ(State().rows(), 0u);
+    EXPECT_EQ(State().last_step, 0u);
+    return Error(0);
+  };
+  Frame push = MakePushFrame(0, 1, {Rows{{100}, {1, 1}, {}}});
+  EXPECT_THAT(refused(push), HasSubstr("id 100 of a table of 100 rows"));
+  push = MakePushFrame(0, 1, {Rows{{5}, {1, std::nanf("")}, {}}});
+  EXPECT_FALSE(refused(push).empty());
+  push = MakePushFrame(0, 1, {Rows{{5}, {1, 1}, {}}});
+  push.header.num_elements = 4;
+  EXPECT_THAT(refused(push), HasSubstr("rows of 2 elements in all, not 4"));
+  push = MakePushFrame(0, 1, {Rows{{5}, {1, 1}, {}}});
+  EXPECT_FALSE(
+      refused(MakeFrame(push.header, push.payload.Prefix(push.payload.size() - 1))).empty());
+  push.header.step = Step{1} << 40;
+  EXPECT_THAT(refused(push), HasSubstr("too far ahead"));
+  push = StateFrame(FrameType::kInit, 0, 1, Payload({Rows{{5}, {1, HUGE_VALF}, {}}}));
+  EXPECT_THAT(refused(push), HasSubstr("row 5 has an element that is not finite"));
+  push = StateFrame(FrameType::kInit, 0, 1, Payload({Rows{{5}, {1, 1}, {6}}}));
+  EXPECT_FALSE(refused(push).empty());
+  push = StateFrame(FrameType::kFetch, 0, 1, Payload({Rows{{5}, {1, 1}, {6}}}));
+  EXPECT_FALSE(refused(push).empty());
+  push = MakeBare(FrameType::kReport, kRowsKey, 1, 0, 2);
+  EXPECT_THAT(refused(push), HasSubstr("a report frame does not go to rows tensor"));
+  push = StateFrame(FrameType::kFetch, 0, 1, Buffer());
+  push.header.part = StatePart::kSnapshot;
+  EXPECT_THAT(refused(push), HasSubstr("has no snapshot"));
+}
+
+TEST_F(RowKeyTest, AReplyThatWouldBeTooLongIsNotAskedFor) {
+  Start(1);
+  Frame push = MakePushFrame(0, 1, {Rows{{}, {}, {1, 2, 3}}});
+  Buffer payload = Buffer::CopyOf(push.payload.span());
+  payload.mutable_span()[6] = std::byte{0x21};  // 2 Mi rows more of 8 bytes
+  Send(MakeFrame(push.header, payload));
+  EXPECT_THAT(Error(0), HasSubstr("rows are wanted, at most"));
+}
+
+TEST_F(RowKeyTest, FetchesTellRowsAndStoreNone) {
+  Start(2);
+  Send(FetchFrame(0, {1, 99}));
+  EXPECT_THAT(RowsTold(0, 2), ElementsAre(0, 0, 0, 0));
+  for (const Rank rank : {0, 1}) Push(rank, 1, {{99}, {2, 4}, {}});
+  Send(FetchFrame(1, {1, 99}));
+  EXPECT_EQ(Last(1).header.base_step, 1u);
+  EXPECT_THAT(RowsTold(1, 2), ElementsAre(0, 0, -2, -4));
+  EXPECT_EQ(State().rows(), 1u);
+}
+
+TEST_F(RowKeyTest, AnInitIsTakenOnceAndFromOneRank) {
+  Start(2);
+  const Frame init = StateFrame(FrameType::kInit, 0, 1, Payload({Rows{{5}, {1, 2}, {}}}));
+  Send(init);
+  EXPECT_EQ(Last(0).header.type, FrameType::kReply);
+  for (const Rank rank : {0, 1}) Push(rank, 1, {{5}, {1, 1}, {5}});
+  Send(init);  // late: its answer was lost
+  EXPECT_EQ(Last(0).header.type, FrameType::kReply);
+  Send(FetchFrame(0, {5}));
+  EXPECT_THAT(RowsTold(0, 1), ElementsAre(0, 1));
+  Send(StateFrame(FrameType::kInit, 1, 1, Payload({Rows{{5}, {1, 2}, {}}})));
+  EXPECT_THAT(Error(1), HasSubstr("rank 0 has set rows, and now rank 1 does"));
+}
+
+TEST_F(RowKeyTest, AFullServerFailsTheRoundAndSaysWhatToSet) {
+  MemoryBudget budget(3000);
+  Start(1, 1, &budget);
+  Rows many;
+  for (uint64_t id = 0; id < 90; ++id) {
+    many.ids.push_back(id);
+    many.values.insert(many.values.end(), {1, 1});
+  }
+  Push(0, 1, many);
+  EXPECT_EQ(ErrorOf(Last(0)).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(Error(0), HasSubstr("table 't0' step 1: 90 new rows take"));
+  EXPECT_THAT(Error(0), HasSubstr("max-bytes"));
+  EXPECT_EQ(State().rows(), 0u);
+}
+
+TEST_F(RowKeyTest, TablesOfAGroupAreToldApart) {
+  Start(1, 3);
+  Send(MakePushFrame(0, 1, {Rows{{5}, {1, 1}, {}}, std::nullopt, Rows{{5}, {3, 3}, {5, 6}}}));
+  const auto parts = ReadRowParts(Last(0).payload.span(), 3);
+  ASSERT_TRUE(parts.ok());
+  EXPECT_FALSE((*parts)[0].has_value());
+  EXPECT_FALSE((*parts)[1].has_value());
+  const auto rows = ReadRowAnswer(*(*parts)[2], 2, 8);
+  ASSERT_TRUE(rows.ok());
+  Floats values(4);
+  std::memcpy(values.data(), rows->data(), 16);
+  EXPECT_THAT(values, ElementsAre(-3, -3, 0, 0));
+  EXPECT_EQ(State().tables[0].updates(), 1u);
+  EXPECT_EQ(State().tables[1].updates(), 0u);
+}
+
+TEST_F(RowKeyTest, ARetiredKeyFreesItsRows) {
+  Start(1);
+  Push(0, 1, {{5}, {1, 1}, {}});
+  EXPECT_EQ(shard_.stats().rows, 1u);
+  (void)shard_.RemoveKey(kRowsKey);
+  EXPECT_EQ(shard_.stats().rows, 0u);
+  EXPECT_EQ(shard_.held(), HeldBytes());
+}
+
+}  // namespace
+}  // namespace bdn::testing

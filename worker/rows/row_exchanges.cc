@@ -1,0 +1,377 @@
+#include "worker/rows/row_exchanges.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "common/base/status.h"
+#include "common/wire/headers.h"
+#include "common/wire/message.h"
+
+namespace bdn {
+namespace {
+
+// An answer of up to so many bytes is decoded on the thread that brings it, as of a short key.
+constexpr size_t kShortAnswer = 16 << 10;
+// An init has about so many bytes at most.
+constexpr size_t kInitBytes = size_t{4} << 20;
+// A push is sent so many times for the reply of it that a network has damaged.
+constexpr int kMostDamaged = 8;
+
+absl::Status NotATable(uint32_t id) {
+  return NotFound("no table of id %d was declared, or it was retired since", id);
+}
+
+}  // namespace
+
+RowExchanges::RowExchanges(const RowDraws& draws, TensorTable* tensors, RequestRunner* requests,
+                           Executor* executor, TicketTable* tickets,
+                           std::function<void(Step step)> over)
+    : draws_(draws),
+      tensors_(tensors),
+      requests_(requests),
+      executor_(executor),
+      tickets_(tickets),
+      over_(std::move(over)) {}
+
+// ---- From arrays to requests
+
+absl::StatusOr<std::shared_ptr<const RowLink>> RowExchanges::LinkOf(const KeyExchange& key) {
+  KeyQueue& queue = keys_[key.id()];
+  if (queue.link != nullptr) return queue.link;
+  std::vector<const TensorDeclaration*> tables;
+  for (const KeySegment& segment : key.key().entry.segments) {
+    tables.push_back(&tensors_->at(segment.tensor).declaration);
+  }
+  BDN_ASSIGN_OR_RETURN(RowLink link, MakeRowLink(key.key().entry, tables));
+  queue.link = std::make_shared<const RowLink>(std::move(link));
+  return queue.link;
+}
+
+absl::Status RowExchanges::FindGroups(std::span<const TableRows> tables, Call* call) {
+  BDN_RETURN_IF_ERROR(tensors_->participation().CheckIsIn());
+  for (const TableRows& rows : tables) {
+    const Tensor* const table = tensors_->Find(rows.table);
+    const bool is_table = table != nullptr && !table->retired && table->is_declared &&
+                          table->declaration.kind == KeyKind::kRows;
+    if (!is_table) return NotATable(rows.table);
+    const KeyExchange& first = *table->parts.at(0).exchange;
+    const size_t segment = table->parts[0].segment;
+    auto group = std::ranges::find_if(
+        call->groups, [&](const Group& one) { return one.buckets[0]->id() == first.id(); });
+    if (group == call->groups.end()) {
+      Group fresh;
+      BDN_ASSIGN_OR_RETURN(fresh.link, LinkOf(first));
+      for (const TensorPart& part : table->parts) fresh.buckets.push_back(part.exchange);
+      for (const KeySegment& each : first.key().entry.segments) {
+        fresh.tables.push_back(each.tensor);
+      }
+      fresh.in_call.resize(fresh.tables.size());
+      call->groups.push_back(std::move(fresh));
+      group = call->groups.end() - 1;
+    }
+    if (group->in_call[segment] != nullptr) {
+      return InvalidArgument("table '%s' is there twice in one call", table->declaration.name);
+    }
+    group->in_call[segment] = std::make_unique<TableInCall>();
+    group->in_call[segment]->rows = rows;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<RowExchanges::Call>> RowExchanges::Begin(
+    std::span<const TableRows> tables) {
+  if (tables.empty()) return InvalidArgument("a call about rows names no table");
+  auto call = std::make_shared<Call>();
+  {
+    MutexLock lock(tensors_->mutex());
+    BDN_RETURN_IF_ERROR(FindGroups(tables, call.get()));
+  }
+  for (Group& group : call->groups) {
+    for (size_t i = 0; i < group.in_call.size(); ++i) {
+      if (group.in_call[i] == nullptr) continue;
+      const TableRows rows = group.in_call[i]->rows;
+      BDN_RETURN_IF_ERROR(CheckTableRows(rows, group.link->tables[i], group.link->width));
+      group.in_call[i] = SplitTable(rows, group.link->buckets);
+    }
+    BDN_RETURN_IF_ERROR(CheckRowFrames(*group.link, group.in_call));
+  }
+  return call;
+}
+
+RowExchanges::Pending RowExchanges::MakePending(const std::shared_ptr<Call>& call, size_t group,
+                                                uint32_t bucket) {
+  Pending pending;
+  pending.call = call;
+  pending.group = group;
+  pending.bucket = bucket;
+  return pending;
+}
+
+absl::StatusOr<TicketId> RowExchanges::Push(const RowsPush& push) {
+  MutexLock one_at_a_time(&calls_);
+  const float scale = push.weight / push.loss_scale;
+  if (!std::isfinite(push.weight) || push.weight < 0 || !std::isfinite(scale) ||
+      !std::isfinite(push.learning_rate) || push.learning_rate < 0) {
+    return InvalidArgument("rows are pushed with weight %g, loss scale %g and learning rate %g",
+                           push.weight, push.loss_scale, push.learning_rate);
+  }
+  BDN_ASSIGN_OR_RETURN(const std::shared_ptr<Call> call, Begin(push.tables));
+  // The draws depend on the step, so it is known before the frames are made; it is taken, in Start,
+  // only when nothing can fail any more. Calls go one at a time, so it stays what it is.
+  {
+    MutexLock lock(tensors_->mutex());
+    for (Group& group : call->groups) {
+      const Tensor* const table = tensors_->Find(group.tables[0]);
+      if (table == nullptr) return NotATable(group.tables[0]);
+      group.step = table->pushed + 1;
+    }
+  }
+  std::vector<Pending> requests;
+  const bool with_checksum = requests_->needs_checksums();
+  for (size_t g = 0; g < call->groups.size(); ++g) {
+    Group& group = call->groups[g];
+    const RowLink& link = *group.link;
+    const size_t first = requests.size();
+    bool is_finite = true;
+    for (uint32_t bucket = 0; bucket < link.buckets; ++bucket) {
+      Pending& pending = requests.emplace_back(MakePending(call, g, bucket));
+      FrameHeader header =
+          PushHeader(group.buckets[bucket]->id(), group.step, link.width * link.tables.size());
+      header.codec = static_cast<uint8_t>(link.push->id());
+      header.weight = push.weight;
+      header.learning_rate = push.learning_rate;
+      header.program_steps = push.program_steps;
+      header.priority = push.priority;
+      std::optional<Buffer> payload;
+      if (is_finite) {
+        payload = EncodeRowPush(link, bucket, group.in_call, scale, group.step, draws_);
+        is_finite = payload.has_value();
+      }
+      pending.request.frame =
+          MakeFrame(header, payload.has_value() ? *std::move(payload) : Buffer(), with_checksum);
+    }
+    // One gradient that is not finite leaves the step of the whole group out, in all buckets alike.
+    for (size_t i = first; !is_finite && i < requests.size(); ++i) {
+      FrameHeader header = requests[i].request.frame.header;
+      header.codec = 0;
+      header.flags = kFlagNonFinite;
+      requests[i].request.frame = MakeFrame(header, Buffer());
+    }
+  }
+  BDN_RETURN_IF_ERROR(Start(call, std::move(requests), push.tables[0].table, call->groups[0].step));
+  return call->ticket;
+}
+
+absl::StatusOr<TicketId> RowExchanges::Fetch(std::span<const TableRows> tables) {
+  MutexLock one_at_a_time(&calls_);
+  for (const TableRows& rows : tables) {
+    if (!rows.ids.empty()) return InvalidArgument("a fetch has wanted ids, and no rows");
+  }
+  BDN_ASSIGN_OR_RETURN(const std::shared_ptr<Call> call, Begin(tables));
+  std::vector<Pending> requests;
+  for (size_t g = 0; g < call->groups.size(); ++g) {
+    const Group& group = call->groups[g];
+    for (uint32_t bucket = 0; bucket < group.link->buckets; ++bucket) {
+      Buffer payload = EncodeRowFetch(bucket, group.in_call);
+      if (payload.empty()) continue;
+      const FrameHeader header =
+          StateHeader(FrameType::kFetch,
+                      {.part = StatePart::kRows,
+                       .key = group.buckets[bucket]->id(),
+                       .num_elements = group.link->width * group.link->tables.size()},
+                      /*step=*/0, /*request=*/0);
+      requests.push_back(MakePending(call, g, bucket));
+      requests.back().request.frame = MakeFrame(header, std::move(payload));
+    }
+  }
+  BDN_RETURN_IF_ERROR(Start(call, std::move(requests), tables[0].table, 0));
+  return call->ticket;
+}
+
+absl::StatusOr<TicketId> RowExchanges::Set(const TableRows& rows) {
+  MutexLock one_at_a_time(&calls_);
+  BDN_ASSIGN_OR_RETURN(const std::shared_ptr<Call> call, Begin({&rows, 1}));
+  const Group& group = call->groups[0];
+  const RowLink& link = *group.link;
+  size_t segment = 0;
+  while (group.in_call[segment] == nullptr) ++segment;
+  const TableInCall& table = *group.in_call[segment];
+  for (size_t i = 0; i < table.ids.size(); ++i) {
+    if (table.ids.positions(i).size() == 1) continue;
+    return InvalidArgument("table '%s': the row at position %d is set again at position %d",
+                           link.tables[segment].name, table.ids.positions(i)[0],
+                           table.ids.positions(i)[1]);
+  }
+  for (size_t i = 0; i < rows.ids.size() * link.width; ++i) {
+    if (std::isfinite(rows.gradients[i])) continue;
+    return InvalidArgument("table '%s': row %d, at position %d, has an element that is not finite",
+                           link.tables[segment].name, rows.ids[i / link.width], i / link.width);
+  }
+  std::vector<Pending> requests;
+  const size_t most = std::max<size_t>(1, kInitBytes / (link.width * sizeof(float)));
+  for (uint32_t bucket = 0; bucket < link.buckets; ++bucket) {
+    const size_t count = table.ids.ids(bucket).size();
+    for (size_t first = 0; first < count; first += most) {
+      const FrameHeader header = StateHeader(FrameType::kInit,
+                                             {.part = StatePart::kRows,
+                                              .key = group.buckets[bucket]->id(),
+                                              .num_elements = link.width * link.tables.size()},
+                                             /*step=*/0, /*request=*/0);
+      requests.push_back(MakePending(call, 0, bucket));
+      requests.back().request.frame = MakeFrame(
+          header,
+          EncodeRowInit(link, bucket, segment, table, first, std::min(most, count - first)));
+    }
+  }
+  BDN_RETURN_IF_ERROR(Start(call, std::move(requests), rows.table, 0));
+  return call->ticket;
+}
+
+// ---- From requests to the end of a ticket
+
+RequestTable::Request RowExchanges::RequestFor(const KeyExchange& key, Frame frame) const {
+  return {.frame = std::move(frame),
+          .server = key.key().server,
+          .catalogue_version = key.key().catalogue_version,
+          .tensor = key.first_tensor()};
+}
+
+absl::Status RowExchanges::Start(std::shared_ptr<Call> call, std::vector<Pending> requests,
+                                 uint32_t table, Step step) {
+  std::vector<Key> ready;
+  Ended ended;
+  {
+    MutexLock lock(tensors_->mutex());
+    BDN_RETURN_IF_ERROR(tensors_->participation().CheckIsIn());
+    for (const Pending& pending : requests) {
+      const KeyExchange* const key = tensors_->FindKey(pending.request.frame.header.key);
+      if (key == nullptr || key->is_retired()) return NotATable(table);
+    }
+    // From here on nothing fails, so steps and numbers are taken.
+    for (const Group& group : call->groups) {
+      for (const uint32_t id : group.tables) {
+        if (group.step != 0) tensors_->at(id).pushed = group.step;
+      }
+    }
+    call->ticket = tickets_->Open({.tensor = table,
+                                   .step = step,
+                                   .parts = std::max<size_t>(1, requests.size()),
+                                   .done = nullptr});
+    for (Pending& pending : requests) {
+      const Key id = pending.request.frame.header.key;
+      KeyExchange* const key = tensors_->FindKey(id);
+      if (pending.request.frame.header.part != StatePart::kNone) {
+        pending.request.frame.header.request = key->NextRequestNumber();
+        pending.request.frame.header.step = tensors_->at(table).pushed;
+      }
+      pending.request = RequestFor(*key, std::move(pending.request.frame));
+      key->set_has_server_request(true);
+      KeyQueue& queue = keys_[id];
+      if (queue.pending.empty()) ready.push_back(id);
+      queue.pending.push_back(std::move(pending));
+    }
+    if (requests.empty()) tickets_->EndPart(call->ticket, {}, &ended);
+  }
+  tickets_->Deliver(ended);
+  for (const Key key : ready) Submit(key);
+  return absl::OkStatus();
+}
+
+// Sends the first request of a key's queue.
+void RowExchanges::Submit(Key key) {
+  RequestTable::Request request;
+  {
+    MutexLock lock(tensors_->mutex());
+    request = keys_.at(key).pending.front().request;
+  }
+  const absl::Status sent = requests_->Submit(
+      std::move(request), {.sent = nullptr, .answered = [this, key](auto outcome) {
+                             OnAnswer(key, std::move(outcome));
+                           }});
+  if (!sent.ok()) OnAnswer(key, {.frame = sent});
+}
+
+void RowExchanges::OnAnswer(Key key, RequestTable::Outcome outcome) {
+  Pending pending;
+  {
+    MutexLock lock(tensors_->mutex());
+    // It stays the first of the queue until Finish, so that nothing else of the key is sent.
+    pending = keys_.at(key).pending.front();
+  }
+  if (!outcome.frame.ok() || outcome.frame->payload.size() <= kShortAnswer) {
+    return Finish(key, std::move(pending), std::move(outcome));
+  }
+  executor_->Post(
+      [this, key, pending = std::move(pending), outcome = std::move(outcome)]() mutable {
+        Finish(key, std::move(pending), std::move(outcome));
+      });
+}
+
+absl::Status RowExchanges::Decode(const Pending& pending, const Frame& answer) const {
+  // An init has nothing to be read.
+  if (pending.request.frame.header.type == FrameType::kInit) return absl::OkStatus();
+  if (answer.header.flags != 0) return absl::OkStatus();
+  const Group& group = pending.call->groups[pending.group];
+  Frame own = answer;
+  Own(&own);
+  BDN_RETURN_IF_ERROR(CheckPayload(own));
+  return DecodeRowAnswer(*group.link, pending.bucket, group.in_call, own.payload.span());
+}
+
+void RowExchanges::Finish(Key key, Pending pending, RequestTable::Outcome outcome) {
+  const Group& group = pending.call->groups[pending.group];
+  absl::Status status = outcome.frame.status();
+  if (status.ok()) status = Decode(pending, *outcome.frame);
+  const bool is_push = pending.request.frame.header.type == FrameType::kPush;
+  const bool is_nonfinite =
+      status.ok() && is_push && (outcome.frame->header.flags & kFlagNonFinite) != 0;
+  // The reply of a step that was left out has no rows, so they are fetched: as they were before it.
+  Buffer fetch;
+  if (is_nonfinite) fetch = EncodeRowFetch(pending.bucket, group.in_call);
+  // The server sends a damaged reply again when it gets the same push again.
+  const bool is_damaged =
+      absl::IsDataLoss(status) && outcome.frame.ok() && pending.num_damaged < kMostDamaged;
+  const Step step = pending.request.frame.header.step;
+  bool goes_on = false;
+  Ended ended;
+  std::unique_ptr<KeyExchange> gone;
+  {
+    MutexLock lock(tensors_->mutex());
+    KeyExchange* const exchange = tensors_->FindKey(key);
+    KeyQueue& queue = keys_.at(key);
+    if (is_damaged) {
+      ++queue.pending.front().num_damaged;
+      goes_on = true;
+    } else if (!fetch.empty()) {
+      const FrameHeader header =
+          StateHeader(FrameType::kFetch,
+                      {.part = StatePart::kRows,
+                       .key = key,
+                       .num_elements = group.link->width * group.link->tables.size()},
+                      step, exchange->NextRequestNumber());
+      queue.pending.front().request = RequestFor(*exchange, MakeFrame(header, std::move(fetch)));
+      queue.pending.front().is_after_nonfinite = true;
+      goes_on = true;
+    } else {
+      const bool was_absent =
+          status.ok() && is_push && (outcome.frame->header.flags & kFlagAbsent) != 0;
+      tickets_->EndPart(pending.call->ticket,
+                        {.status = status,
+                         .absent = was_absent,
+                         .nonfinite = is_nonfinite || pending.is_after_nonfinite},
+                        &ended);
+      queue.pending.pop_front();
+      goes_on = !queue.pending.empty();
+      if (!goes_on) {
+        exchange->set_has_server_request(false);
+        gone = tensors_->RemoveIfUnused(exchange);
+      }
+    }
+  }
+  if (goes_on) Submit(key);
+  if (is_push && !is_damaged) over_(step);
+  tickets_->Deliver(ended);
+}
+
+}  // namespace bdn
