@@ -677,7 +677,7 @@ class Worker:
         """As broadcast, of one value that lies in several places, as (address, number of bytes): each worker may cut it in its
         own way. After Ctrl-C the places may still be written to: `keep` is what must outlive that."""
         count = len(parts)
-        held = (_native.Bytes * count)(*parts), keep
+        held = (_native.Bytes * count)(*[_native.Bytes(*part) for part in parts]), keep
 
         def call(lib: ctypes.CDLL, handle: c_void_p) -> int:
             code: int = lib.bdn_broadcast_parts(

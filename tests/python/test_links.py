@@ -169,7 +169,7 @@ def test_of_nothing_given_nothing_is_said():
             warnings.simplefilter("error", DeprecationWarning)
             for name, make in MAKERS.items():
                 how = dict(links=bdn.Links(warmup=2)) if name == "OneBitAdam" else dict(push=None, links=None)
-                how.pop("push", None) if name in ("CSER", "OneBitAdam") else None
+                how.pop("push", None) if name in ("CSER", "KFAC", "OneBitAdam") else None
                 how.pop("links") if "push" in how else None
                 make(make_model(), worker=worker, **how).close()
 

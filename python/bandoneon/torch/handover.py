@@ -110,7 +110,7 @@ class _Slot(NamedTuple):
     shape: tuple[int, ...]
 
     def num_bytes(self) -> int:
-        return torch.Size(self.shape).numel() * torch.empty(0, dtype=self.dtype).element_size()
+        return torch.Size(self.shape).numel() * self.dtype.itemsize
 
 
 def _trees_of(state):

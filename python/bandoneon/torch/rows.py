@@ -30,6 +30,7 @@ from .hints import Closure
 from .loss_scale import RefusesGradScaler
 from .served_rows import Embedding, EmbeddingBag, ServedModule
 from .step_count import StepCount
+from .tensors import host_empty, host_values, host_zeros
 from .weight import Weight
 from .wrapped import evaluate
 
@@ -101,8 +102,8 @@ class _Table:
         # Of passes since the last step: ids, rows, and the index of the padding among them.
         self.pending: list[tuple[torch.Tensor, torch.Tensor, int | None]] = []
         # The rows that are here, which no round changes before the next step: by ids, rising.
-        self.ids = torch.empty(0, dtype=torch.int64)
-        self.rows = torch.empty(0, self.width)
+        self.ids = host_empty(0, torch.int64)
+        self.rows = host_empty((0, self.width))
         self._optimizer = weakref.ref(optimizer)
 
     def rows_for(self, unique: torch.Tensor) -> torch.Tensor:
@@ -121,7 +122,7 @@ class _Table:
     def _find(self, unique: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         index = torch.searchsorted(self.ids, unique)
         if not len(self.ids):
-            return index, torch.zeros(len(unique), dtype=torch.bool)
+            return index, host_zeros(len(unique), torch.bool)
         index.clamp_(max=len(self.ids) - 1)
         return index, self.ids[index] == unique
 
@@ -142,13 +143,13 @@ class _Table:
                 continue
             grad = rows.grad.detach().to("cpu", torch.float32)
             if padding is not None:  # Which has no gradient, and is not touched.
-                kept = torch.arange(len(unique)) != padding
+                kept = torch.arange(len(unique), dtype=torch.int64, device="cpu") != padding
                 unique, grad = unique[kept], grad[kept]
             ids.append(unique)
             grads.append(grad)
         self.pending.clear()
         if not ids:
-            return torch.empty(0, dtype=torch.int64), torch.empty(0, self.width)
+            return host_empty(0, torch.int64), host_empty((0, self.width))
         return torch.cat(ids).contiguous(), torch.cat(grads).contiguous()
 
 
@@ -198,7 +199,7 @@ class RowOptimizer(RefusesGradScaler, torch.optim.Optimizer):
                 raise InvalidArgument(f"group {number} has no table: serve_tables() makes them, or rows.Embedding")
             modules.append(found)
             # torch's optimizers have parameters; the rows are none here, so one stands for each table.
-            group["params"] = [torch.empty(0, requires_grad=True) for _ in found]
+            group["params"] = [host_empty(0).requires_grad_() for _ in found]
         super().__init__(groups, dict(lr=lr, rule=rule, push=push, pull=pull))
         self._rules = [(group["rule"], group["push"], group["pull"]) for group in self.param_groups]
         self._declare(modules, prefix)
@@ -250,7 +251,7 @@ class RowOptimizer(RefusesGradScaler, torch.optim.Optimizer):
 
     def _set(self, table: _Table, weight: torch.Tensor) -> None:
         values = weight.detach().to("cpu", torch.float32).contiguous()
-        ids = torch.arange(len(values))
+        ids = torch.arange(len(values), dtype=torch.int64, device="cpu")
         # In pieces, so that what waits to be sent is not as long as the table.
         most = max(1, (64 << 20) // (4 * table.width))
         for first in range(0, len(values), most):
@@ -275,7 +276,7 @@ class RowOptimizer(RefusesGradScaler, torch.optim.Optimizer):
                 if not weight:
                     ids, grads = ids[:0], grads[:0]
                 want = asked.get(table.name, ids[:0])
-                out = torch.empty(len(want), table.width)
+                out = host_empty((len(want), table.width))
                 comes.append((table, want, out))
                 if len(ids) or len(want):
                     calls.append(
@@ -334,7 +335,7 @@ class RowOptimizer(RefusesGradScaler, torch.optim.Optimizer):
     def fetch(self, table: _Table, ids: torch.Tensor) -> torch.Tensor:
         """The rows of these ids, as they are now."""
         ids = ids.contiguous()
-        out = torch.empty(len(ids), table.width)
+        out = host_empty((len(ids), table.width))
         rows = Rows(table.number, None, 0, None, ids.data_ptr(), len(ids), out.data_ptr(), keep=(ids, out))
         self._worker.wait(self._worker.fetch_rows([rows]), self._timeout)
         return out
@@ -389,7 +390,7 @@ class RowOptimizer(RefusesGradScaler, torch.optim.Optimizer):
 
 
 def _as_ids(table: _Table, ids: Any) -> torch.Tensor:
-    ids = torch.as_tensor(ids)
+    ids = ids if isinstance(ids, torch.Tensor) else host_values(ids, None)
     if ids.dtype not in (torch.int64, torch.int32):
         raise InvalidArgument(f"table {table.name!r}: ids of {ids.dtype}: they are int64 or int32")
     return ids.detach().reshape(-1).to("cpu", torch.int64).contiguous()
