@@ -44,7 +44,7 @@ class _Bucket:
             for s in slices:
                 self._sizes[s.owner] += s.elements
         self._pushes = [
-            [Push(s.tensor, None, priority=-s.priority) if s.is_own else None for s in slices] for slices in self._slices
+            [Push(s.tensor, None, priority=-s.priority) for s in slices] for slices in self._slices
         ]
         # Both are used twice: what was sent has been read when results come, and row 0 of what was
         # received becomes the sum, and then the result.
@@ -107,15 +107,14 @@ class _Bucket:
         pushes = []
         for i, slot in enumerate(self.slots):
             rate = rates.get(id(slot.param), 0.0)
-            for place, push in zip(self._places[i], self._pushes[i]):
-                if push is None:
-                    continue
+            for s, place, push in zip(self._slices[i], self._places[i], self._pushes[i]):
                 push.learning_rate = rate
                 push.program_steps = program_steps
-                push.flags = 0 if present[i] else _native.ABSENT
-                push.weight = weight
-                push.data = self._host.data_ptr() + place * element_bytes
-                push.keep = self._host
+                push.flags = 0 if s.is_own and present[i] else _native.ABSENT
+                push.weight = weight if s.is_own else 0.0
+                if s.is_own:
+                    push.data = self._host.data_ptr() + place * element_bytes
+                    push.keep = self._host
                 pushes.append(push)
         return pushes
 
@@ -131,8 +130,9 @@ class _Bucket:
         mine[: self._own] = self._host
         for i, slices in enumerate(self._slices):
             for s in slices:
+                result = next(results)
                 if s.is_own:
-                    mine[_HEAD + i] = 0.0 if next(results).absent else 1.0
+                    mine[_HEAD + i] = 0.0 if result.absent else 1.0
         n = self._group.size * max(self._sizes)
         out = self._sent[:n].view(self._group.size, -1)
         self.work = self._group.gather(out, mine.to(self._device))

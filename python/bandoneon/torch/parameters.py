@@ -167,7 +167,6 @@ class ParameterSet:
         refuses parameters whose values are not the same in all workers; None takes them. `beside`: another set
         of the same optimizer, which has the same parameters."""
         self.worker = worker
-        self.partners = worker  # among whom what this worker declares is exchanged; a group of it may be
         self.step_count = StepCount(worker) if beside is None else beside.step_count
         self.links = links
         self.prefix = prefix
@@ -268,7 +267,7 @@ class ParameterSet:
 
     def dense(self, member, grad):
         """A gradient that can be exchanged, or the reason why not."""
-        if self._takes_shards and is_shard(grad):
+        if type(grad) is not torch.Tensor and self._takes_shards and is_shard(grad):
             if grad.placements != member.param.placements:
                 grad = grad.redistribute(placements=member.param.placements)
             grad = local_of(grad)
@@ -396,8 +395,8 @@ class ParameterSet:
         """The next exchange is the one after `step`, which is the first worker's: for codec schedules and warm-ups
         where there is no state_dict() to load. Before any worker pushes. Servers follow."""
         self.check_open()
-        step = self._step_of(self.worker.present(timeout)[0], step)
-        first = self.partners.present(timeout)[0]
+        first = self.worker.present(timeout)[0]
+        step = self._step_of(first, step)
         for member in self.declared:
             self.worker.set_step(member.tensor, step)
             if self.worker.rank == first:
@@ -436,7 +435,7 @@ class ParameterSet:
                 raise InvalidArgument(
                     f"the state has {name!r}, which is not a parameter here", tensor=name
                 )
-            _check_entry(member, entry, has_servers=self.partners.first_rank() == self.worker.rank)
+            _check_entry(member, entry, has_servers=self.worker.first_rank() == self.worker.rank)
         for member in self.declared:
             if member.name not in state["tensors"]:
                 raise InvalidArgument(f"the state has no {member.name!r}", tensor=member.name)
@@ -451,7 +450,7 @@ class ParameterSet:
             self.worker.set_state(member.tensor, what, data.data_ptr(), data.numel())
         rate = host_values([entry["learning_rate"]])
         self.worker.set_state(member.tensor, "learning_rate", rate.data_ptr(), 1)
-        if self.partners.place != 0:
+        if self.worker.place != 0:
             return
         server = entry["server"]
         for what in _SERVER_PARTS:
@@ -479,7 +478,7 @@ class ParameterSet:
             out = host_zeros(member.shape)
             self.worker.get_state(member.tensor, what, out.data_ptr(), out.numel())
             entry[what] = out
-        if self.partners.first_rank() == self.worker.rank:
+        if self.worker.first_rank() == self.worker.rank:
             entry["server"] = self._server_state(member, timeout)
         return entry
 

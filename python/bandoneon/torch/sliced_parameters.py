@@ -1,4 +1,4 @@
-"""Parameters of which each process of a LocalGroup exchanges slices, with those that own the same ones in other groups."""
+"""Parameters of which each process of a LocalGroup exchanges slices."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,6 @@ import torch
 
 from .. import _native
 from ..worker import Declaration
-from ..worker_group import WorkerGroup
 from .parameters import Member, ParameterSet
 
 # A tensor of fewer bytes is owned whole: its slices would be too small to be worth a frame, or a codec.
@@ -37,14 +36,12 @@ class SlicedParameterSet(ParameterSet):
         super().__init__(*arguments, **options)
         self.group = group
         self.group_size = group.size
-        # As many members follow one another in each group.
-        self.partners = WorkerGroup(self.worker, range(group.rank, self.worker.size, group.size))
         self._slices = {}  # by the parameter's name
         self._whole_bytes = [0] * group.size  # of tensors that a member owns whole
 
     @property
     def declared(self):
-        return [one for slices in self._slices.values() for one in slices if one.is_own]
+        return [one for slices in self._slices.values() for one in slices]
 
     def slices_of(self, member):
         """In the order of their elements, without gaps."""
@@ -71,15 +68,14 @@ class SlicedParameterSet(ParameterSet):
             )
             for m in members
             for owner, _, elements in cuts[m.name]
-            if owner == self.group.rank
         ]
-        numbers = iter(self.partners.declare(declarations, owner=self.reference))
+        numbers = iter(self.worker.declare(declarations, owner=self.reference))
         for m in members:
             self._slices[m.name] = [
                 Slice(
                     name=_name_of(m.name, owner),
                     param=m.param,
-                    tensor=next(numbers) if owner == self.group.rank else None,
+                    tensor=next(numbers),
                     priority=m.priority,
                     options=m.options,
                     terms=m.terms,
