@@ -323,7 +323,7 @@ def test_nan_in_one_workers_gradient_is_nan_everywhere_and_the_next_step_is_righ
         assert_same(good, mean_grads(make_model()))
 
 
-def test_dtensor_is_refused_with_the_alternative(tmp_path):
+def test_dtensor_is_refused_where_its_part_is_not_exchanged(tmp_path):
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import distribute_tensor
@@ -337,8 +337,8 @@ def test_dtensor_is_refused_with_the_alternative(tmp_path):
 
     def job(worker):
         inner = torch.optim.SGD([param], lr=0.1)
-        with pytest.raises(bandoneon.Unimplemented, match="'w' is a DTensor.*ddp_hook"):
-            bdn.DistributedOptimizer(inner, [("w", param)], worker=worker)
+        with pytest.raises(bandoneon.Unimplemented, match="'w' is a DTensor.*DistributedOptimizer and LocalSteps take"):
+            bdn.ServerOptimizer(inner, [("w", param)], worker=worker)
 
     run_job(job)
 

@@ -780,10 +780,11 @@ TEST(HostCluster, PushesOfDifferentStepsOfTheProgramEndTheJobForAll) {
         ASSERT_TRUE(PushPull(client, ids->at(0), data, {.program_steps = 1}).ok());
         EXPECT_THAT(data, Each(1.5f));
         // The job ends for all at once: nobody may be waiting for the first mean then.
-        ASSERT_TRUE(client.Barrier("all have the first mean", kLong).ok());
+        const absl::Status met = client.Barrier("all have the first mean", kLong);
         const uint32_t steps = is_behind ? 1 : 2;
+        // The others may have ended the job before this one has the answer of the barrier.
         const absl::Status status =
-            PushPull(client, ids->at(0), data, {.program_steps = steps}).status();
+            met.ok() ? PushPull(client, ids->at(0), data, {.program_steps = steps}).status() : met;
         ASSERT_FALSE(status.ok());
         const std::string message(status.message());
         EXPECT_THAT(message, HasSubstr("tensor 'w' step 2: rank "));

@@ -7,7 +7,6 @@ from . import devices
 from .gradient_hooks import AS_IT_IS_THEN
 from .loss_scale import overflow_as_half
 from .round_states import SENT, SLOT_EVENTS
-from .shards import is_shard
 from .tensors import has_own_storage, memory_for, place
 
 _IS_REFUSED = SLOT_EVENTS["its_push_is_refused"]
@@ -73,7 +72,7 @@ class Outbox:
         if slot.grad is None:
             return
         slot.source = slot.grad
-        if is_shard(slot.grad):
+        if slot.is_shard:
             slot.whole, slot.source = slot.grad, None  # Torch does not count what is written to its part.
         slot.grad = self._parameters.dense(slot.member, slot.grad)
         if round.travels_scaled and slot.member.options.clips_as_half:
