@@ -86,7 +86,8 @@ def test_a_worker_comes_back(start, case):
     assert {shard for _, shard in came.values()} == {"0/3"}
 
 
-@pytest.mark.parametrize("settings", [NETWORK, FABRIC, ENCRYPTED], ids=["network", "fabric", "encrypted"])
+@pytest.mark.parametrize("settings", [NETWORK, pytest.param(FABRIC, marks=pytest.mark.long), ENCRYPTED],
+                         ids=["network", "fabric", "encrypted"])
 def test_over_other_links(start, settings):
     job = start("adamw", **settings)
     lose(job, "worker 0", 2)
@@ -144,6 +145,7 @@ def test_a_newcomer_that_dies_while_it_takes_over_is_a_lost_worker(start):
     check(job, ["worker 0", "worker 2", come(job, 1)])
 
 
+@pytest.mark.long
 def test_a_newcomer_that_is_too_slow_goes_again(start):
     job = start("adamw")
     lose(job, "worker 1", 2)
