@@ -337,7 +337,8 @@ class KFAC(WrappedOptimizer):
             self._due = step + self.every
             if not has_inverses:
                 self._use_inverses()
-        grads = [param.grad for group in self.param_groups for param in group["params"] if param.grad is not None]
+        params = (param for group in self.param_groups for param in group["params"])
+        grads = [param.grad for param in params if param.grad is not None and param.numel()]  # Of none there is no norm.
         if not grads or all(norm.isfinite() for norm in torch._foreach_norm(grads, float("inf"))):
             self._precondition()
             self._distributed.step()
