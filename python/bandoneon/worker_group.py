@@ -67,6 +67,13 @@ class WorkerGroup:
         """As Worker.declare_once(), among the group."""
         return self.whole.declare_once(self._of_group(declaration), timeout, owner)
 
+    def declare_tables(self, *arguments: Any, **options: Any) -> list[int]:
+        """Unimplemented: tables of rows are of all workers."""
+        raise errors.Unimplemented(
+            "tables of rows are exchanged by all workers of the job, and not by a group of ranks: leave worker= out, or keep "
+            "the embedding in the workers"
+        )
+
     def broadcast(self, name: str, data: int, num_bytes: int, root: int, timeout: float | None = None) -> None:
         """As Worker.broadcast(), to the group. `root` is a rank of the job."""
         self.whole.broadcast(self.named(name), data, num_bytes, root, timeout)

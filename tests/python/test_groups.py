@@ -8,7 +8,7 @@ import torch
 import bandoneon
 import bandoneon.torch as bdn
 from bandoneon import session
-from bandoneon.torch import algorithms, sharded
+from bandoneon.torch import algorithms, rows, sharded
 from cluster_helpers import ONEBIT, loss_of, make_batch, make_model, run_job
 
 
@@ -108,6 +108,7 @@ OPTIMIZERS = {
         torch.optim.AdamW(model.parameters(), lr=0.01), model, worker=worker
     ),
     "EF21": lambda model, worker: algorithms.EF21(sgd(model), model, worker=worker),
+    "KFAC": lambda model, worker: algorithms.KFAC(model, sgd(model), factors="none", every=2, inverses=2, worker=worker),
     "Lion": lambda model, worker: algorithms.Lion(model.named_parameters(), worker=worker),
     "DeMo": lambda model, worker: algorithms.DeMo(model.named_parameters(), worker=worker),
     "OneBitAdam": lambda model, worker: algorithms.OneBitAdam(
@@ -224,6 +225,16 @@ def test_a_training_state_takes_nobody_into_a_group(name):
 
     for why in run_job(job, workers=4):
         assert why == "'optimizer' takes nobody in, because it exchanges among a group of ranks, each with a state of its own"
+
+
+def test_tables_of_rows_are_not_of_a_group():
+    def job(worker):
+        model = torch.nn.Sequential(torch.nn.Embedding(10, 4))
+        rows.serve_tables(model, "*")
+        with pytest.raises(bandoneon.Unimplemented, match="not by a group of ranks"):
+            rows.RowOptimizer(model, rule="sgd", lr=0.1, worker=group_of(worker))
+
+    run_job(job, workers=4)
 
 
 def test_a_group_is_not_closed_and_does_not_leave():

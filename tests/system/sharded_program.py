@@ -545,6 +545,15 @@ class Half(Case):
         assert len(texts) == 1 and "'second.weight' (4 of 6 parameters)" in texts[0], texts
 
 
+def refused_kfac(mesh):
+    def attempt():
+        model = shard(Net(), mesh["shard"])
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        algorithms.KFAC(model, inner, worker=sharded.new_group(mesh["island"]))
+
+    return Refused(attempt, "KFAC takes whole matrices", "DTensors")
+
+
 def refused_mesh(mesh):
     return Refused(lambda: sharded.new_group(mesh), "a mesh of 2 dimensions is no group", "mesh['island']")
 
@@ -601,6 +610,7 @@ CASES = {
     "refused broadcast": refused_broadcast,
     "refused overlap": refused_forward,
     "refused server optimizer": refused_server,
+    "refused kfac": refused_kfac,
     "refused mesh": refused_mesh,
     "refused draws": refused_draws,
     "refused save": refused_save,

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ... import _native
-from ...errors import InvalidArgument
+from ...errors import InvalidArgument, Unimplemented
 from ...session import default_worker
 from ...worker import Declaration, Push, Worker
 from .. import backward_pass
@@ -25,6 +25,7 @@ from ..links import Links, takes_links
 from ..optimizer import DistributedOptimizer
 from ..parameters import learning_rates
 from ..round_notices import of_exchange
+from ..shards import is_shard
 from ..tensors import DTYPES, host_zeros
 from ..weight import Weight
 from ..wrapped import WrappedOptimizer, evaluate
@@ -104,6 +105,11 @@ class KFAC(WrappedOptimizer):
             raise InvalidArgument(
                 "KFAC takes Linear and Conv2d, and the model has none of those that the optimizer steps and KFAC can take; it has "
                 f"{_listed(plain)}"
+            )
+        if any(is_shard(param) for param in stepped):
+            raise Unimplemented(
+                "KFAC takes whole matrices, and the optimizer steps DTensors, of which each rank holds a part: use "
+                "DistributedOptimizer for a sharded model"
             )
         super().__init__(optimizer)
         self.plain_layers = plain
