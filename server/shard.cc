@@ -147,11 +147,15 @@ Sends ServerShard::OnFrame(NodeId from, const Frame& frame) {
   const bool is_dense = state->plan->entry.kind == KeyKind::kDense;
   return Counted(state, [&] {
     // Rows are never rebuilt: a server that gains a key of them from a lost one ends the job.
-    if (state->plan->entry.kind == KeyKind::kRows) return OnRowsFrame(from, frame, state);
+    const KeyPlan& plan = *state->plan;
+    if (plan.entry.kind == KeyKind::kRows) {
+      return OnRoundFrame(from, frame, plan, RowKey(plan, &state->rows, &context_));
+    }
     RebuildingKey rebuilding(state, &context_);
     if (header.type == FrameType::kReport) return rebuilding.OnReport(from, frame);
     if (!state->rebuild.is_over()) return rebuilding.OnFrame(from, frame);
-    return is_dense ? OnDenseFrame(from, frame, state) : OnBroadcastFrame(from, frame, state);
+    if (!is_dense) return OnBroadcastFrame(from, frame, state);
+    return OnRoundFrame(from, frame, plan, DenseKey(plan, &state->dense, &context_));
   });
 }
 
@@ -172,8 +176,9 @@ absl::Status ServerShard::WhyUnknown(const FrameHeader& header) const {
       header.key.ToString());
 }
 
-Sends ServerShard::OnDenseFrame(NodeId from, const Frame& frame, KeyState* state) {
-  DenseKey key(*state->plan, &state->dense, &context_);
+template <typename KeyProtocol>
+Sends ServerShard::OnRoundFrame(NodeId from, const Frame& frame, const KeyPlan& plan,
+                                KeyProtocol key) {
   switch (frame.header.type) {
     case FrameType::kPush:
       return key.OnPush(from, frame);
@@ -184,23 +189,7 @@ Sends ServerShard::OnDenseFrame(NodeId from, const Frame& frame, KeyState* state
     case FrameType::kFetch:
       return key.OnFetch(from, frame);
     default:
-      return RefuseType(from, frame.header, *state->plan);
-  }
-}
-
-Sends ServerShard::OnRowsFrame(NodeId from, const Frame& frame, KeyState* state) {
-  RowKey key(*state->plan, &state->rows, &context_);
-  switch (frame.header.type) {
-    case FrameType::kPush:
-      return key.OnPush(from, frame);
-    case FrameType::kProbe:
-      return key.OnProbe(from, frame.header);
-    case FrameType::kInit:
-      return key.OnInit(from, frame);
-    case FrameType::kFetch:
-      return key.OnFetch(from, frame);
-    default:
-      return RefuseType(from, frame.header, *state->plan);
+      return RefuseType(from, frame.header, plan);
   }
 }
 

@@ -57,8 +57,9 @@ class ServerShard {
   const KeyState* Find(Key key) const;
 
  private:
-  Sends OnDenseFrame(NodeId from, const Frame& frame, KeyState* state);
-  Sends OnRowsFrame(NodeId from, const Frame& frame, KeyState* state);
+  // Hands a frame to a protocol of rounds: DenseKey or RowKey.
+  template <typename KeyProtocol>
+  Sends OnRoundFrame(NodeId from, const Frame& frame, const KeyPlan& plan, KeyProtocol key);
   Sends OnBroadcastFrame(NodeId from, const Frame& frame, KeyState* state);
   absl::Status WhyUnknown(const FrameHeader& header) const;
   Sends RefuseType(NodeId from, const FrameHeader& header, const KeyPlan& plan);
