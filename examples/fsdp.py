@@ -43,7 +43,7 @@ def main():
     join_torch()
     mesh = init_device_mesh("cpu", (ISLANDS, bdn.size() // ISLANDS), mesh_dim_names=("island", "shard"))
 
-    # As people have it: each layer's parameters are sharded along the mesh's second dimension.
+    # FSDP2 as ever: each layer's parameters are sharded along the mesh's second dimension.
     torch.manual_seed(0)
     model = GPT(width=options.width, layers=3)
     num_bytes = 4 * sum(param.numel() for param in model.parameters())
@@ -51,7 +51,7 @@ def main():
         fully_shard(block, mesh=mesh["shard"])
     fully_shard(model, mesh=mesh["shard"])
 
-    # What is new: the ranks along the first dimension exchange what they hold.
+    # The new lines: the ranks along the first dimension exchange their shards.
     island = sharded.new_group(mesh["island"])
     links = bdn.Links(push=options.push, pull=options.pull)
     inner = torch.optim.AdamW(model.parameters(), lr=options.lr)

@@ -49,7 +49,7 @@ struct TensorDeclaration {
   bool fuse = false;
   // Only tensors of one group share a frame, because a frame has one learning rate.
   uint32_t group = 0;
-  RankGroup ranks;  // the workers that exchange it; no other has anything of it
+  RankGroup ranks;   // the workers that exchange it; no other has anything of it
   SharedText table;  // of kRows: its TableSpec; else empty
 
   bool operator==(const TensorDeclaration&) const = default;
@@ -80,7 +80,7 @@ struct KeyEntry {
   RankGroup ranks;  // as those of its tensors
   KeySegments segments;
   uint64_t elements = 0;  // of all segments
-  // Of kRows: the number of keys into which its tables are divided; the key's partition is its
+  // The number of keys into which the tables of a kRows key are divided; the key's partition is its
   // bucket. Else 0.
   uint32_t buckets = 0;
   uint64_t expected_rows = 0;  // of kRows: of all its tables, in this bucket; else 0

@@ -90,7 +90,7 @@ def hand_over(worker: Worker, mine: dict[str, Handover] | None, giver: int) -> R
         state = {name: Handover(common, whole["lent"][name]) for name, common in whole["common"].items()}
         return Received(state, None, sum(sizes))
     own = {path: tensor for path, tensor, _ in _tensors_of(_trees_of(mine))}
-    # What is common, where this worker has it, too.
+    # The common state that this worker has, too.
     compared = [path for path, slot, is_common in slots if is_common and path in own and _slot_of(own[path]) == slot]
     sums = _Thread(_sums_of, [own[path] for path in compared])
     try:

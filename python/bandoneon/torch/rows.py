@@ -99,7 +99,7 @@ class _Table:
         self.name = name
         self.width = module.embedding_dim
         self.number = 0  # of the worker
-        # Of passes since the last step: ids, rows, and the index of the padding among them.
+        # The passes since the last step, each with its ids, rows, and the index of the padding among them.
         self.pending: list[tuple[torch.Tensor, torch.Tensor, int | None]] = []
         # The rows that are here, which no round changes before the next step: by ids, rising.
         self.ids = host_empty(0, torch.int64)

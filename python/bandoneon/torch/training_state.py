@@ -28,7 +28,7 @@ __all__ = ["TrainingState"]
 # A change waits for this many times as long as the last one took, so that all take a tenth of a job's time at most.
 _STEADY_TIMES = 10.0
 _LEAST_SECONDS = 1.0
-# What all tell each other costs half a millisecond of processor time, so they do it once in so long, or each step where a
+# A ballot costs half a millisecond of processor time, so there is one in so long, or each step where a
 # step takes longer; and once in so many steps at least, as the next steps may take longer than the last ones.
 _BALLOT_SECONDS = 0.1
 _MOST_STEPS = 16
