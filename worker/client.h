@@ -142,6 +142,12 @@ class Client {
   // where one can be avoided.
   virtual std::shared_ptr<MemoryDomain> memory() = 0;
 
+  // Returns the recorder of this process. Null: nothing is recorded.
+  virtual Recorder* recorder() { return nullptr; }
+  // Returns the number that stands for a tensor in records; 0 for one that was not declared.
+  // REQUIRES: there is a recorder.
+  virtual uint64_t RecordedKeyOf(uint32_t /*tensor*/) { return 0; }
+
   // Declares tensors and returns their ids, in order. Collective among the workers of a tensor's
   // ranks: see ControlPlane::Declare. Tensors of several groups are declared group after group, in
   // one order at all workers. Unimplemented, of a group, through a host's daemon.

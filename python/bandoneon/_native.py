@@ -25,7 +25,7 @@ from ctypes import (
 
 from . import errors
 
-ABI_VERSION = 12
+ABI_VERSION = 13
 
 OK = 0
 CANCELLED = 1
