@@ -16,6 +16,7 @@ using ::testing::ElementsAre;
 
 constexpr ConnectionId kPeer = 1;
 constexpr ConnectionId kOther = 2;
+constexpr NodeId kNode = 7;
 constexpr uint64_t kReplyBytes = kHeaderBytes + 1000;
 
 // Keeps what it is given until the test says that it has been handed over.
