@@ -6,12 +6,10 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <ctime>
 #include <nlohmann/json.hpp>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
-#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
@@ -26,13 +24,15 @@ constexpr absl::Duration kTroubleInterval = absl::Minutes(1);
 constexpr uint64_t kFirstText = uint64_t{0xffff} << 48;
 constexpr size_t kMostTexts = 4096;
 
-// Set in a forked child, which must not write into its parent's file.
-std::atomic<bool> is_forked_child = false;  // publishes no other memory
+// The number of forks between the first process and this one. A forked child must not write into a
+// recording of its parent. Publishes no other memory.
+std::atomic<int> forks = 0;
 
-void WatchForForks() {
-  static const int watching = pthread_atfork(
-      nullptr, nullptr, [] { is_forked_child.store(true, std::memory_order_relaxed); });
+int WatchForks() {
+  static const int watching =
+      pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
   (void)watching;
+  return forks.load(std::memory_order_relaxed);
 }
 
 // The block that this thread has in a recording. The recording lives on until the thread has given
@@ -65,22 +65,22 @@ int64_t ReadClock(clockid_t id) {
   return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
+bool ReadNumber(std::string_view text, Step* number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
 std::string TextOf(const RecorderFacts& facts, const RecorderOptions& options) {
   nlohmann::ordered_json settings = nlohmann::ordered_json::object();
   for (const auto& [name, value] : options.settings) settings[name] = value;
-  const std::string boot = ReadProcText("/proc/sys/kernel/random/boot_id");
-  const nlohmann::ordered_json text = {{"job", facts.job},
-                                       {"role", facts.role},
-                                       {"rank", facts.rank},
-                                       {"node", facts.node},
-                                       {"host", facts.host},
-                                       {"pid", getpid()},
-                                       {"boot_id", absl::StripTrailingAsciiWhitespace(boot)},
-                                       {"cores", std::thread::hardware_concurrency()},
-                                       {"version", BDN_VERSION},
-                                       {"workers", facts.workers},
-                                       {"servers", facts.servers},
-                                       {"settings", settings}};
+  const std::string boot = ReadProcLine("/proc/sys/kernel/random/boot_id");
+  const nlohmann::ordered_json text = {
+      {"job", facts.job},         {"role", facts.role},
+      {"rank", facts.rank},       {"node", facts.node},
+      {"host", facts.host},       {"pid", getpid()},
+      {"boot_id", boot},          {"cores", std::thread::hardware_concurrency()},
+      {"version", BDN_VERSION},   {"workers", facts.workers},
+      {"servers", facts.servers}, {"settings", settings}};
   // Bytes that are no UTF-8 are replaced: a name must not cost the recording.
   return text.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
@@ -88,14 +88,14 @@ std::string TextOf(const RecorderFacts& facts, const RecorderOptions& options) {
 }  // namespace
 
 absl::StatusOr<TraceSteps> ParseTraceSteps(std::string_view text) {
+  constexpr std::string_view kEvery = "every ";
   TraceSteps steps;
-  std::string_view rest = absl::StripAsciiWhitespace(text);
-  if (rest.empty()) return steps;
-  if (absl::ConsumePrefix(&rest, "every ")) {
-    if (absl::SimpleAtoi(rest, &steps.every) && steps.every > 0) return steps;
-  } else if (const size_t dash = rest.find('-'); dash != std::string_view::npos) {
-    if (absl::SimpleAtoi(rest.substr(0, dash), &steps.first) &&
-        absl::SimpleAtoi(rest.substr(dash + 1), &steps.last) && steps.first <= steps.last) {
+  if (text.empty()) return steps;
+  if (text.starts_with(kEvery)) {
+    if (ReadNumber(text.substr(kEvery.size()), &steps.every) && steps.every > 0) return steps;
+  } else if (const size_t dash = text.find('-'); dash != std::string_view::npos) {
+    if (ReadNumber(text.substr(0, dash), &steps.first) &&
+        ReadNumber(text.substr(dash + 1), &steps.last) && steps.first <= steps.last) {
       return steps;
     }
   }
@@ -149,8 +149,8 @@ std::unique_ptr<Recorder> Recorder::Open(const RecorderOptions& options,
 Recorder::Recorder(const RecorderOptions& options, std::unique_ptr<Recording> recording)
     : recording_(std::move(recording)),
       steps_(options.steps),
-      trouble_directory_(options.trouble_directory) {
-  WatchForForks();
+      trouble_directory_(options.trouble_directory),
+      forks_(WatchForks()) {
   Sample();
   sampler_ = StartThread("bdn-recorder", [this] { Run(); });
 }
@@ -168,7 +168,7 @@ Recorder::~Recorder() {
 }
 
 Recording::Writer* Recorder::WriterOfThread() {
-  if (is_forked_child.load(std::memory_order_relaxed)) return nullptr;
+  if (forks.load(std::memory_order_relaxed) != forks_) return nullptr;
   const auto is_here = [this](const auto& slot) { return slot->recording() == recording_.get(); };
   if (!slots.empty() && is_here(slots.front())) return &slots.front()->writer;
   auto found = std::find_if(slots.begin(), slots.end(), is_here);

@@ -3,6 +3,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -10,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "common/base/config.h"
 #include "common/base/ids.h"
@@ -99,13 +100,14 @@ class Recorder {
   const std::shared_ptr<Recording> recording_;
   const TraceSteps steps_;
   const std::string trouble_directory_;
+  const int forks_;        // before which it was made
   SystemSamples samples_;  // of one sampling at a time
   Mutex sampling_;
   Mutex mu_;
   CondVar wake_;
   bool is_ending_ ABSL_GUARDED_BY(mu_) = false;
   absl::Time next_trouble_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
-  absl::flat_hash_map<std::string, uint64_t> texts_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, uint64_t, std::less<>> texts_ ABSL_GUARDED_BY(mu_);
   std::thread sampler_;
 };
 

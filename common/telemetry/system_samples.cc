@@ -6,12 +6,10 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <memory>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
 
 namespace bdn {
 namespace {
@@ -26,12 +24,16 @@ std::string ReadFromStart(int fd, size_t most) {
   return text;
 }
 
-// Splits "a b c", and returns how many leading numbers there are.
+// Reads the numbers with which a text begins, and returns how many there are.
 template <size_t kMost>
 size_t ReadNumbers(std::string_view text, std::array<uint64_t, kMost>* numbers) {
   size_t count = 0;
-  for (const std::string_view word : absl::StrSplit(text, ' ', absl::SkipWhitespace())) {
-    if (count == kMost || !absl::SimpleAtoi(word, &(*numbers)[count])) break;
+  while (count < kMost) {
+    text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
+    const auto [end, error] =
+        std::from_chars(text.data(), text.data() + text.size(), (*numbers)[count]);
+    if (error != std::errc()) break;
+    text.remove_prefix(static_cast<size_t>(end - text.data()));
     ++count;
   }
   return count;
@@ -41,9 +43,11 @@ uint64_t Since(uint64_t before, uint64_t now) { return now > before ? now - befo
 
 }  // namespace
 
-std::string ReadProcText(const char* path) {
+std::string ReadProcLine(const char* path) {
   const FileDescriptor file(open(path, O_RDONLY | O_CLOEXEC));
-  return file.is_open() ? ReadFromStart(file.get(), 4096) : "";
+  if (!file.is_open()) return "";
+  const std::string text = ReadFromStart(file.get(), 4096);
+  return text.substr(0, text.find('\n'));
 }
 
 std::vector<TraceRecord> SystemSamples::Take(int64_t now_ns, Recording* recording) {
@@ -59,8 +63,9 @@ void SystemSamples::TakeThreads(int64_t now_ns, Recording* recording,
   const std::unique_ptr<DIR, int (*)(DIR*)> tasks(opendir("/proc/self/task"), closedir);
   if (tasks == nullptr) return;
   while (const dirent* const entry = readdir(tasks.get())) {
-    uint32_t id = 0;
-    if (!absl::SimpleAtoi(entry->d_name, &id)) continue;
+    std::array<uint64_t, 1> number = {};
+    if (ReadNumbers(entry->d_name, &number) != 1) continue;  // "." and ".."
+    const auto id = static_cast<uint32_t>(number[0]);
     auto known = threads_.find(id);
     if (known == threads_.end()) {
       if (threads_.size() == kMostThreads) continue;
@@ -68,8 +73,7 @@ void SystemSamples::TakeThreads(int64_t now_ns, Recording* recording,
       Thread thread;
       thread.schedstat = FileDescriptor(open((of + "schedstat").c_str(), O_RDONLY | O_CLOEXEC));
       if (!thread.schedstat.is_open()) continue;
-      const std::string name = ReadProcText((of + "comm").c_str());
-      thread.place = recording->PlaceOfThread(id, absl::StripTrailingAsciiWhitespace(name));
+      thread.place = recording->PlaceOfThread(id, ReadProcLine((of + "comm").c_str()));
       known = threads_.emplace(id, std::move(thread)).first;
     }
     Thread& thread = known->second;
@@ -110,21 +114,22 @@ void SystemSamples::TakeMachine(int64_t now_ns, std::vector<TraceRecord>* record
 }
 
 bool SystemSamples::ReadMachine(Machine* machine) {
-  const std::string stat = ReadProcText("/proc/stat");
+  const std::string stat = ReadProcLine("/proc/stat");
   // cpu user nice system idle iowait irq softirq steal
   std::array<uint64_t, 8> ticks = {};
-  if (!stat.starts_with("cpu ") || ReadNumbers(stat.substr(4, stat.find('\n') - 4), &ticks) < 5) {
+  if (!stat.starts_with("cpu ") || ReadNumbers(std::string_view(stat).substr(4), &ticks) < 5) {
     return false;
   }
   const uint64_t tick_ns = 1'000'000'000 / static_cast<uint64_t>(sysconf(_SC_CLK_TCK));
   machine->idle_ns = (ticks[3] + ticks[4]) * tick_ns;
   machine->busy_ns = (ticks[0] + ticks[1] + ticks[2] + ticks[5] + ticks[6] + ticks[7]) * tick_ns;
   // "0.52 0.58 0.59 3/467 12345": the runnable before the slash.
-  const std::string load = ReadProcText("/proc/loadavg");
-  const std::vector<std::string_view> words = absl::StrSplit(load, ' ');
-  if (words.size() > 3) {
-    (void)absl::SimpleAtoi(words[3].substr(0, words[3].find('/')), &machine->runnable);
-  }
+  const std::string load = ReadProcLine("/proc/loadavg");
+  const size_t slash = load.find('/');
+  const size_t space = slash == std::string::npos ? slash : load.rfind(' ', slash);
+  std::array<uint64_t, 1> runnable = {};
+  if (space != std::string::npos) ReadNumbers(std::string_view(load).substr(space), &runnable);
+  machine->runnable = static_cast<uint32_t>(runnable[0]);
   return true;
 }
 

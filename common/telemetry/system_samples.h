@@ -47,8 +47,8 @@ class SystemSamples {
   int64_t machine_at_ns_ = 0;
 };
 
-// Returns the first 4 KiB of a file of /proc; empty where it cannot be read.
-std::string ReadProcText(const char* path);
+// Returns the first line of a file of /proc; empty where it cannot be read.
+std::string ReadProcLine(const char* path);
 
 }  // namespace bdn
 
