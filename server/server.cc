@@ -456,7 +456,7 @@ void Server::SendTo(NodeId node, Frame frame) {
   // A node without a connection asks again when it has one.
   if (!connection.ok()) return;
   // Only results are long and of a priority; short answers need not queue behind them.
-  if (IsResult(frame)) return replies_.Send(*connection, priority, std::move(frame));
+  if (IsResult(frame)) return replies_.Send(*connection, node, priority, std::move(frame));
   transport_->Send(*connection, std::move(frame), [](const absl::Status&) {});
 }
 

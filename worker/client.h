@@ -114,6 +114,8 @@ struct TensorFacts {
   std::shared_ptr<const Codec> codec_for_devices;
 };
 
+class Recorder;
+
 // The interface of a training process to its job. Its implementations are Worker, in the same
 // process, and HostClient, through the daemon of its machine. Thread-safe. Every wait ends, and its
 // error names the tensor, the step, the stage and the nodes for which it waited.
