@@ -117,7 +117,9 @@ def push_pull(
     if not tensor.numel():
         return Handle(worker, None, tensor, None)  # Of no elements nothing is exchanged, by all workers alike.
     number = worker.declare_once(declaration)
-    recorder_of(worker)  # Its wait is recorded.
+    recorder = recorder_of(worker)
+    if recorder is not None:
+        recorder.follow_any_optimizer()
     memory = memory_for(tensor, exclusive=True)
     ended = worker.steps_ended
     push = Push(

@@ -4,10 +4,12 @@ import collections
 import functools
 import gc
 import os
+import threading
 import time
 import weakref
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from .. import marks
 from .._native import NO_TENSOR
@@ -72,7 +74,9 @@ class StepRecorder:
         # note_ready((marks.clock(), tensor)): for hooks that come once a gradient and make no further call.
         self.note_ready = self._instants.append
         self._handed_over = marks.clock()
-        self._hooks = weakref.WeakKeyDictionary()  # by their owner
+        self._hooks = weakref.WeakKeyDictionary()  # by their owner, as each optimizer of ours has one
+        self._any_optimizer = []  # hooks on all of torch's
+        self._thread = None  # whose steps those are
         # Readings, None where there is none:
         self._first = None  # at the first mark of all
         self._ended = None  # at the end of the last step
@@ -111,12 +115,38 @@ class StepRecorder:
             # First, and last: hooks of the program are part of the pass.
             handles.append(model.register_forward_pre_hook(_BeforeForward(itself), prepend=True))
             handles.append(model.register_forward_hook(_AfterForward(itself)))
-        self._hooks[owner] = handles
+        self._hooks.setdefault(owner, []).extend(handles)
         weakref.finalize(owner, backward_pass.remove, handles).atexit = False
 
     def unwatch(self, owner):
         """Takes those hooks away."""
         backward_pass.remove(self._hooks.pop(owner, []))
+
+    @_never_raises
+    def follow_any_optimizer(self):
+        """For a program that exchanges gradients by push_pull() alone: its steps are those of torch's optimizers in the
+        thread that calls this."""
+        self._thread = threading.get_ident()
+        if self._any_optimizer:
+            return
+        itself = weakref.ref(self)
+
+        def before(optimizer, args, kwargs):
+            recorder = itself()
+            if recorder is not None and recorder._follows():
+                recorder.begin_optimizer()
+
+        def after(optimizer, args, kwargs):
+            recorder = itself()
+            if recorder is not None and recorder._follows():
+                recorder.end_optimizer(optimizer, lambda: 1)
+
+        before.looks_at_no_gradients = after.looks_at_no_gradients = True
+        self._any_optimizer += [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
+        weakref.finalize(self, backward_pass.remove, self._any_optimizer).atexit = False
+
+    def _follows(self):
+        return not self._hooks and threading.get_ident() == self._thread
 
     # ---- Passes ----
 
@@ -280,7 +310,7 @@ class StepRecorder:
     def _stop(self):
         self._is_on = False
         self._unwatch()
-        for handles in self._hooks.values():
+        for handles in [*self._hooks.values(), self._any_optimizer]:
             backward_pass.remove(handles)
         self._spans.clear()
         self._instants.clear()
