@@ -27,8 +27,8 @@ clock = time.monotonic_ns
 
 
 class _RunQueueFile:
-    """The file in which the kernel counts a thread's time in the run queue. It stays open, as opening takes 20 times as
-    long as reading."""
+    """The file in which the kernel counts a thread's time in the run queue. It stays open, as opening takes 20 times
+    as long as reading."""
 
     def __init__(self) -> None:
         self._descriptor: Optional[int] = None

@@ -50,21 +50,23 @@ class Mark:
 
 
 def mark(text: str, *, worker: Worker | None = None) -> Mark:
-    """Records what the program does, under a name of its own, beside the steps, passes and waits that are recorded anyway.
+    """Records what the program does, under a name of its own, beside steps, passes and waits, which are recorded anyway.
 
         with bandoneon.trace.mark("validation"):  # from when to when
             validate(model)
         bandoneon.trace.mark("learning rate halved")  # an instant
 
-    Does nothing where no worker was made, or nothing is recorded (settings recorder-bytes and trace). Costs some microseconds
-    otherwise, so it is for what happens a few times a step. `text` has 1 to 256 bytes as UTF-8, without NUL; use few
-    different ones, for a recording has room for some thousand names.
+    Does nothing where no worker was made, or nothing is recorded (settings recorder-bytes and trace). Costs some
+    microseconds otherwise, so it is for what happens a few times a step. `text` has 1 to 256 bytes as UTF-8, without
+    NUL; use few different ones, for a recording has room for some thousand names.
     """
     if not isinstance(text, str) or not text:
         raise errors.InvalidArgument(f"mark({text!r}): a mark needs a text, such as mark('validation')")
     encoded = _native.c_text("mark", text)
     if len(encoded) > _LONGEST:
-        raise errors.InvalidArgument(f"mark({text[:40]!r}...): the text has {len(encoded)} bytes, and at most {_LONGEST} may be")
+        raise errors.InvalidArgument(
+            f"mark({text[:40]!r}...): the text has {len(encoded)} bytes, and at most {_LONGEST} may be"
+        )
     if worker is None and session.is_initialized():
         worker = session.default_worker()
     return Mark(worker.whole if worker is not None and worker.records else None, encoded)

@@ -156,7 +156,7 @@ class Settles(Protocol):
 
 
 class Recorder(Protocol):
-    """What records the program's waits, and marks of its own: StepRecorder of bandoneon.torch. None of its methods raises."""
+    """What records the program's waits, and marks of its own: StepRecorder of bandoneon.torch. No method raises."""
 
     step: int  # that the program is in
 

@@ -3,11 +3,11 @@
     build/venv/bin/python tests/bench/marks_cost.py
     build/venv/bin/python tests/bench/marks_cost.py --tensors 300 --rounds 15 --json
 
-A worker and a server in this process train a model of 300 parameters in steps of about 100 ms, in turns of a few steps with
-marks and without: where there is no recorder, Python does nothing for them. Each round gives a ratio of the training thread's
-CPU time a step, and of wall time, which other load moves more. Printed are their medians with the least and the greatest. Behind
-that the same in steps that compute next to nothing, where the difference in microseconds is seen best; its share of 100 ms is the
-cost.
+A worker and a server in this process train a model of 300 parameters, in turns of a few steps with marks and without, where
+Python does nothing for them. First come steps that compute next to nothing: the difference of the training thread's CPU time is
+seen best there, and its share of 100 ms is the cost. Then steps of about 100 ms, whose CPU time and wall time are compared as they
+are; of these other load of the machine moves more than marks take. Printed are medians over the rounds, with the least and the
+greatest.
 """
 
 import argparse
@@ -23,7 +23,7 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tensors", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--steps", type=int, default=5, help="of each way in a round; ten times as many where they compute nothing")
+    parser.add_argument("--steps", type=int, default=5, help="of each way in a round; ten times as many without computation")
     parser.add_argument("--step-ms", type=float, default=100.0)
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
@@ -37,35 +37,20 @@ def main():
 
     torch.set_num_threads(1)
     work = Work(torch)
-    with bandoneon.LocalCluster(workers=1, servers=1) as recording, bandoneon.LocalCluster(workers=1, servers=1, recorder_bytes=0) as plain:
-        ways = {}
+    rows = {}
 
-        def train(way):
-            def job(worker):
-                assert worker.records == (way == "marks")
-                ways[way] = trainer(torch, worker, options.tensors, work)
-                if len(ways) == 2:
-                    ready.set()
-                done.wait()
+    def job(recording):
+        def inner_job(plain):
+            assert recording.records and not plain.records
+            workers = {"marks": recording, "none": plain}
+            ways = {way: trainer(torch, worker, options.tensors, work) for way, worker in workers.items()}
+            rows.update(measure(options, ways, work))
 
-            return job
+        with bandoneon.LocalCluster(workers=1, servers=1, recorder_bytes=0) as cluster:
+            cluster.run(inner_job)
 
-        import threading
-
-        ready, done = threading.Event(), threading.Event()
-        threads = [
-            threading.Thread(target=cluster.run, args=(train(way),)) for way, cluster in (("marks", recording), ("none", plain))
-        ]
-        for thread in threads:
-            thread.start()
-        if not ready.wait(120):
-            raise SystemExit("no job has begun in 120 s")
-        try:
-            rows = measure(options, ways, work)
-        finally:
-            done.set()
-            for thread in threads:
-                thread.join()
+    with bandoneon.LocalCluster(workers=1, servers=1) as cluster:
+        cluster.run(job)
     if options.json:
         print(json.dumps(rows))
         return
@@ -108,9 +93,8 @@ def trainer(torch, worker, tensors, work):
             return x
 
     model = Chain()
-    optimizer = bdn.DistributedOptimizer(
-        torch.optim.SGD(model.parameters(), lr=1e-6), model.named_parameters(), worker=worker, links=bdn.Links(scaler=None)
-    )
+    inner = torch.optim.SGD(model.parameters(), lr=1e-6)
+    optimizer = bdn.DistributedOptimizer(inner, model, worker=worker, links=bdn.Links(scaler=None))
     batch = torch.ones(2, 16)
 
     def step():

@@ -1,5 +1,7 @@
 """bandoneon.trace.mark(): names for what a program does."""
 
+import os
+import threading
 import time
 
 import pytest
@@ -53,7 +55,13 @@ def test_a_span_ends_with_an_exception_which_goes_on():
 
 @pytest.mark.parametrize(
     "text, message",
-    [("", "needs a text"), (None, "needs a text"), (7, "needs a text"), ("a\0b", "contains NUL"), ("ä" * 129, "has 258 bytes")],
+    [
+        ("", "needs a text"),
+        (None, "needs a text"),
+        (7, "needs a text"),
+        ("a\0b", "contains NUL"),
+        ("ä" * 129, "has 258 bytes"),
+    ],
 )
 def test_a_text_that_is_none_is_refused(text, message):
     with pytest.raises(bandoneon.InvalidArgument, match=message):
@@ -70,3 +78,92 @@ def test_without_a_worker_or_with_a_closed_one_nothing_happens():
             trace.mark("closed", worker=worker)
 
     run_job(job, workers=1)
+
+
+# ---- Readings ----
+
+
+def in_a_thread(function):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(function()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def test_cpu_and_queued_time_are_of_one_thread():
+    begin = marks.read()
+    while time.thread_time_ns() - begin[1] < 2_000_000:
+        pass
+    at, wall, cpu, queued, kind, tensor = marks.span(marks.USER, begin, marks.read())
+    assert at == begin[0] and cpu >= 2_000_000 and wall >= cpu and queued <= wall + 5_000_000
+    assert (kind, tensor) == (marks.USER, _native.NO_TENSOR)
+    at, wall, cpu, queued, *_ = marks.span(marks.USER, begin, in_a_thread(marks.read))
+    assert wall > 0 and (cpu, queued) == (0, 0)
+    assert marks.span(marks.USER, marks.glance(), marks.glance())[2:4] == (0, 0)
+
+
+def test_a_thread_that_waited_for_a_processor_says_so():
+    """Two threads of one processor cannot run at once."""
+    processors = os.sched_getaffinity(0)
+    queued = []
+    go_on = threading.Barrier(2)
+
+    def spin():
+        os.sched_setaffinity(0, {min(processors)})  # of this thread alone
+        begin = marks.read()
+        go_on.wait(30)
+        while marks.read()[1] - begin[1] < 30_000_000:
+            sum(range(1000))
+        queued.append(marks.span(marks.USER, begin, marks.read())[3])
+
+    if not in_a_thread(lambda: marks.read()[2] or os.path.exists("/proc/thread-self/schedstat")):
+        pytest.skip("this kernel does not count time in the run queue")
+    child = os.fork()
+    if child == 0:  # Another process, for threads of one wait for each other's lock of the interpreter instead.
+        os.sched_setaffinity(0, {min(processors)})
+        end = time.monotonic() + 60
+        while time.monotonic() < end and os.getppid() != 1:
+            pass
+        os._exit(0)
+    try:
+        threads = [threading.Thread(target=spin) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+    assert max(queued) > 1_000_000
+
+
+def test_the_file_of_a_thread_is_closed_with_it():
+    marks.read()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        in_a_thread(marks.read)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_where_nobody_counts_the_run_queue_it_is_zero(monkeypatch):
+    def refuse(*_):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "open", refuse)
+    assert in_a_thread(marks.read)[2] == 0
+    monkeypatch.undo()
+    monkeypatch.setattr(os, "pread", lambda *_: b"garbage")
+    assert in_a_thread(marks.read)[2] == 0
+
+
+def test_marks_are_packed_in_the_order_of_their_ends():
+    spans = [(10, 90, 1, 2, marks.STEP, 3), (20, 5, 0, 0, marks.READY, 4), (20, 0, 0, 0, marks.READY, 5)]
+    packed = marks.pack(spans, 7)
+    fields = [name for name, _ in _native.Mark._fields_]
+    assert [tuple(getattr(one, name) for name in fields) for one in packed] == [
+        (64, 20, 0, 0, 0, 7, 5, marks.READY, None),
+        (64, 20, 5, 0, 0, 7, 4, marks.READY, None),
+        (64, 10, 90, 1, 2, 7, 3, marks.STEP, None),
+    ]
+    assert marks.pack(spans[:1], 7, b"a text")[0].text == b"a text"

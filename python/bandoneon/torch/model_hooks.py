@@ -6,7 +6,19 @@ import torch
 is_compiling = getattr(torch.compiler, "is_compiling", None) or torch._utils.is_compiling
 
 
-class ModelHook:
+class _NotScriptable:
+    __slots__ = ()
+
+    @property
+    def __name__(self):
+        """What torch.jit.script() asks for first."""
+        raise AttributeError(
+            "torch.jit.script() takes no model with hooks, and bandoneon.torch has some on the models that train: script one "
+            "that was made anew and has loaded the model's state_dict(), or close() the optimizer before, or use torch.export"
+        )
+
+
+class ModelHook(_NotScriptable):
     """A hook that stays with its model: in a copy, or once it was pickled, it does nothing."""
 
     __slots__ = ()
@@ -15,6 +27,6 @@ class ModelHook:
         return IdleHook, ()
 
 
-class IdleHook:
+class IdleHook(_NotScriptable):
     def __call__(self, *_):
         return None

@@ -28,7 +28,6 @@ from .tensors import (
 from .exchange_guard import ExchangeGuard
 from .round_notices import of_exchange
 from .step_count import StepCount
-from .step_recorder import recorder_of
 
 
 @dataclass(frozen=True)
@@ -253,9 +252,8 @@ class ParameterSet:
     def release(self):
         """Frees names and parameters for another owner, and gives back what both ends remember of them."""
         self._is_released = True
-        recorder = recorder_of(self.worker)
-        if recorder is not None:
-            recorder.unwatch(self)
+        if self.worker.recorder is not None:
+            self.worker.recorder.unwatch(self)
         self.worker.note_good_round(self)  # Nothing more is exchanged that could mend it.
         self.worker.disown(self.reference)
         if self.worker.whole in _owners:

@@ -29,7 +29,7 @@ _recorders = weakref.WeakSet()
 def recorder_of(worker):
     """The one StepRecorder of a worker, or of a group's; None where nothing is recorded."""
     worker = worker.whole
-    if worker.records and worker.recorder is None:
+    if worker.records and worker.recorder is None and not worker.is_closed():
         worker.recorder = StepRecorder(worker)
     return worker.recorder
 
@@ -58,8 +58,8 @@ def _never_raises(method):
 
 
 class StepRecorder:
-    """Collects the marks of a step, and hands them over at its end. One a worker, whatever number of optimizers it has.
-    Does not keep the worker, models and optimizers alive.
+    """Collects the marks of a step, and hands them over at its end. One a worker, however many optimizers it has. Does
+    not keep the worker, models and optimizers alive.
 
     The thread that trains calls it; waits, readiness and collections may come from others.
     """
@@ -102,8 +102,8 @@ class StepRecorder:
 
     @_never_raises
     def watch(self, owner, model=None, pairs=()):
-        """As long as the ParameterSet `owner` has its parameters: notes the forward passes of a module, and backward passes
-        that come through what it returns; and when gradients are there, of (parameter, tensor) pairs, which no
+        """As long as the ParameterSet `owner` has its parameters: notes the forward passes of a module, and backward
+        passes that come through what it returns; and when gradients are there, of (parameter, tensor) pairs, which no
         Synchronizer has."""
         handles = [
             param.register_post_accumulate_grad_hook(_ready_hook(self.note_ready, tensor))
@@ -124,8 +124,8 @@ class StepRecorder:
 
     @_never_raises
     def follow_any_optimizer(self):
-        """For a program that exchanges gradients by push_pull() alone: its steps are those of torch's optimizers in the
-        thread that calls this."""
+        """For a program that exchanges gradients by push_pull() alone: its steps are those of torch's optimizers in
+        the thread that calls this."""
         self._thread = threading.get_ident()
         if self._any_optimizer:
             return
@@ -274,7 +274,7 @@ class StepRecorder:
 
     @_never_raises
     def note_collection(self, begun, generation):
-        """A garbage collection from the reading `begun` to now, in any thread: no other thread runs Python meanwhile."""
+        """A garbage collection from the reading `begun` to now, in any thread: no other one runs Python meanwhile."""
         now = marks.clock()
         if generation == 2 or now - begun[0] >= _SHORT_NS:
             cpu = time.thread_time_ns() - begun[1]
@@ -317,11 +317,11 @@ class StepRecorder:
 
 
 class _Pace:
-    """Which optimizer's step ends the program's, of several. It is the one that steps last between two steps of the first,
-    unless another one steps twice without it."""
+    """Which optimizer's step ends the program's, of several. It is the one that steps last between two steps of the
+    first, unless another one steps twice without it."""
 
     def __init__(self):
-        self.moved = None  # a reading: where the step that runs has begun, as another optimizer ends steps from now on
+        self.moved = None  # a reading: where the running step has begun, as another optimizer ends steps from now on
         self._owner = lambda: None  # a weak reference
         self._others = weakref.WeakSet()  # that have stepped since
         self._last = None  # (weak reference to the last of them, reading at its end)

@@ -36,8 +36,8 @@ class WrappedOptimizer(RefusesGradScaler, torch.optim.Optimizer):
         self._recorder = None
 
     def _record(self, owner, steps, model=None, pairs=()):
-        """Has steps recorded, and what StepRecorder.watch() notes. steps: a function of this optimizer, for the number of
-        its steps."""
+        """Has steps recorded, and what StepRecorder.watch() notes. steps: a function of this optimizer, for the number
+        of its steps."""
         self._recorder = recorder = recorder_of(owner.worker)
         if recorder is None:
             return
