@@ -3,7 +3,7 @@
     build/venv/bin/python tests/bench/marks_cost.py
     build/venv/bin/python tests/bench/marks_cost.py --tensors 300 --rounds 15 --json
 
-A worker and a server in this process train a model of 300 parameters, in turns of a few steps with marks and without, where
+A worker and a server in this process train a model of 300 parameters, step by step in turns with marks and without, where
 Python does nothing for them. First come steps that compute next to nothing: the difference of the training thread's CPU time is
 seen best there, and its share of 100 ms is the cost. Then steps of about 100 ms, whose CPU time and wall time are compared as they
 are; of these other load of the machine moves more than marks take. Printed are medians over the rounds, with the least and the
@@ -121,20 +121,20 @@ def measure(options, ways, work):
 
 
 def timed(ways, rounds, steps):
-    """[{way: (CPU time, wall time) a step}] of each round."""
+    """[{way: medians of (CPU time, wall time) of its steps}] of each round."""
     for step in ways.values():
         for _ in range(5):
             step()
     found = []
-    for number in range(rounds):
-        times = {}
-        # In turns, so that what the machine does else falls on both.
-        for way in list(ways) if number % 2 else reversed(list(ways)):
-            begun = time.thread_time(), time.perf_counter()
-            for _ in range(steps):
+    for _ in range(rounds):
+        taken = {way: [] for way in ways}
+        # Step by step in turns, so that what the machine does else falls on both.
+        for number in range(steps):
+            for way in list(ways) if number % 2 else reversed(list(ways)):
+                begun = time.thread_time(), time.perf_counter()
                 ways[way]()
-            times[way] = (time.thread_time() - begun[0]) / steps, (time.perf_counter() - begun[1]) / steps
-        found.append(times)
+                taken[way].append((time.thread_time() - begun[0], time.perf_counter() - begun[1]))
+        found.append({way: tuple(map(statistics.median, zip(*times))) for way, times in taken.items()})
     return found
 
 

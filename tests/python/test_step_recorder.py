@@ -105,18 +105,18 @@ class Ways:
         return model, bdn.algorithms.OneBitAdam(model.named_parameters(), links=bdn.Links(warmup=2), worker=worker)
 
 
-# Waits of the second step and of the third, where some meet in every second: with a vote there are two.
+# Waits of the second step to the fourth. Some meet in every second one. With a vote there are two.
 WAITS = {
-    "DistributedOptimizer": (1, 1),
-    "LocalSteps": (2, 0),
-    "ServerOptimizer": (2, 2),
-    "DDPState": (1, 1),
-    "CSER": (2, 1),
-    "EF21": (2, 2),
-    "KFAC": (2, 1),
-    "DeMo": (1, 1),
-    "Lion": (1, 1),
-    "OneBitAdam": (1, 1),
+    "DistributedOptimizer": (1, 1, 1),
+    "LocalSteps": (2, 0, 2),
+    "ServerOptimizer": (2, 2, 2),
+    "DDPState": (1, 1, 1),
+    "CSER": (2, 1, 2),
+    "EF21": (2, 2, 2),
+    "KFAC": (1, 1, 2),
+    "DeMo": (1, 1, 1),
+    "Lion": (1, 1, 1),
+    "OneBitAdam": (1, 1, 1),
 }
 
 
@@ -164,7 +164,7 @@ def test_a_step_has_one_mark_of_each_part_and_one_of_each_gradient(told, way):
         counts = Counter(one.kind for one in first)
         del counts["waiting"]  # A first step may have others.
         assert counts == alike
-        for step, waits in zip(others, [*WAITS[way], WAITS[way][0]]):
+        for step, waits in zip(others, WAITS[way]):
             counts = Counter(one.kind for one in step)
             assert counts.pop("waiting", 0) == waits
             assert counts == {**alike, "input": 1}
@@ -201,19 +201,17 @@ def test_each_gradient_is_of_another_tensor_and_nothing_else_has_one(told, way):
 def test_what_computes_has_cpu_time(told, way):
     for steps in told[way]:
         for one in (one for step in steps for one in step if one.kind in ("step", "forward", "backward")):
-            assert one.cpu > 0
-            # Both clocks are read one after the other, and the thread may be moved to another processor in between.
-            assert one.cpu + one.queued <= (one.end - one.begin) * 1.05 + 5_000_000
+            assert 0 < one.cpu <= one.end - one.begin + 1_000_000
 
 
 # ---- Other ways of DistributedOptimizer ----
 
 
 def steps_of(seen):
-    """{step: counts of kinds}"""
+    """{step: counts of kinds}, without what came before the first step."""
     counts = collections.defaultdict(Counter)
     for one in seen:
-        if one.kind != "collection":
+        if one.kind != "collection" and one.step:
             counts[one.step][one.kind] += 1
     return counts
 
@@ -473,7 +471,8 @@ def test_push_pull_waits_and_steps_are_those_of_the_threads_optimizer():
         return steps_of(seen)
 
     for counts in run_job(job):
-        for step in (1, 2, 3):
+        assert counts[1] == dict(step=1, optimizer=1)  # Nobody knows yet what these waits are for.
+        for step in (2, 3):
             assert counts[step] == dict(step=1, waiting=PARAMS, optimizer=1)
 
 
@@ -709,7 +708,7 @@ def test_what_comes_before_a_long_wait_is_told_while_it_lasts():
 
                 def note():
                     hand_over()
-                    told.extend(one.kind for one in seen)
+                    told.extend(one.kind for one in seen if one.step)
                     begun.set()
 
                 worker.recorder.hand_over = note

@@ -96,7 +96,7 @@ def test_cpu_and_queued_time_are_of_one_thread():
     while time.thread_time_ns() - begin[1] < 2_000_000:
         pass
     at, wall, cpu, queued, kind, tensor = marks.span(marks.USER, begin, marks.read())
-    assert at == begin[0] and cpu >= 2_000_000 and wall >= cpu and queued <= wall + 5_000_000
+    assert at == begin[0] and cpu >= 2_000_000 and cpu <= wall + 1_000_000 and queued >= 0
     assert (kind, tensor) == (marks.USER, _native.NO_TENSOR)
     at, wall, cpu, queued, *_ = marks.span(marks.USER, begin, in_a_thread(marks.read))
     assert wall > 0 and (cpu, queued) == (0, 0)

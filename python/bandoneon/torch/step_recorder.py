@@ -65,7 +65,7 @@ class StepRecorder:
     """
 
     def __init__(self, worker):
-        self.step = 1
+        self.step = 0  # before the first one
         self._worker = weakref.ref(worker)
         self._is_on = True
         # Lists that any thread may append to: marks.Span, and (time, tensor) of gradients that are ready.
@@ -253,7 +253,8 @@ class StepRecorder:
         """A reading, at the begin of something that a step is made of."""
         now = marks.read()
         if self._first is None:
-            self._first = now
+            self._hand_over(now[0])  # Waits of what was made before.
+            self._first, self.step = now, 1
         if self._range is None and is_profiling():
             self._range = _enter_range("bandoneon::step")
         return now
