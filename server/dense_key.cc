@@ -90,8 +90,9 @@ absl::Status DenseKey::CheckStep(const FrameHeader& header) const {
 }
 
 Sends DenseKey::OnPush(NodeId from, const Frame& frame) {
-  StageLaps laps(shard_.options.stages);
   const FrameHeader& header = frame.header;
+  StageLaps laps(shard_.options.stages,
+                 {.key = plan_.entry.key, .step = header.step, .peer = from});
   const absl::Status step = CheckStep(header);
   if (!step.ok()) return shard_.Refuse(from, header, step);
   // Before the epoch is checked: a worker that lost the answer sends its push again, and gets the
@@ -289,7 +290,7 @@ Sends DenseKey::Accept(const Frame& frame, Place place, StageLaps* laps) {
 
 Sends DenseKey::CloseRound(StageLaps* laps) {
   Round& round = state_.round;
-  round.EndHold(shard_.options.waits);
+  round.EndHold(plan_.entry.key, shard_.options.waits);
   // All workers have pushed this step, so none asks for the reply before any more. It is dropped
   // before the next one is made: both need not be held, and weights whose block it shares need no
   // copy for the rule's step.

@@ -9,7 +9,7 @@ uint64_t WireBytes(const Frame& frame) { return kHeaderBytes + frame.payload.siz
 
 }  // namespace
 
-void ReplyQueue::Send(ConnectionId to, int32_t priority, Frame reply) {
+void ReplyQueue::Send(ConnectionId to, NodeId node, int32_t priority, Frame reply) {
   std::vector<Sending> sends;
   {
     MutexLock lock(&mu_);
@@ -22,7 +22,7 @@ void ReplyQueue::Send(ConnectionId to, int32_t priority, Frame reply) {
     Drop(&peer, key);
     const Order order{-int64_t{priority}, ++last_number_};
     bytes_waiting_ += WireBytes(reply);
-    peer.waiting.emplace(order, Waiting{std::move(reply), StageSpan(stages_)});
+    peer.waiting.emplace(order, Waiting{std::move(reply), node, StageSpan(stages_)});
     peer.order_of[key] = order;
     sends = Take(to, &peer);
   }
@@ -76,7 +76,7 @@ std::vector<ReplyQueue::Sending> ReplyQueue::Take(ConnectionId to, Peer* peer) {
     // send it twice.
     peer->in_flight[reply.header.key] = reply.header.step;
     peer->order_of.erase(reply.header.key);
-    sends.push_back({to, std::move(reply), first->second.span});
+    sends.push_back({to, std::move(reply), first->second.node, first->second.span});
     peer->waiting.erase(first);
   }
   return sends;
@@ -85,9 +85,12 @@ std::vector<ReplyQueue::Sending> ReplyQueue::Take(ConnectionId to, Peer* peer) {
 void ReplyQueue::Perform(std::vector<Sending> sends) {
   for (Sending& send : sends) {
     const FrameHeader& header = send.reply.header;
-    auto sent = [this, to = send.to, key = header.key, step = header.step, span = send.span,
+    auto sent = [this, to = send.to, key = header.key, step = header.step, node = send.node,
+                 span = send.span,
                  payload_bytes = send.reply.payload.size()](const absl::Status& status) {
-      if (status.ok()) span.End(Stage::kReply, payload_bytes);
+      if (status.ok()) {
+        span.End(Stage::kReply, payload_bytes, {.key = key, .step = step, .peer = node});
+      }
       OnSent(to, key, step, kHeaderBytes + payload_bytes);
     };
     // Without the lock: the transport may call `sent` at once, and that takes it.

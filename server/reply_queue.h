@@ -31,9 +31,10 @@ class ReplyQueue {
   ReplyQueue(const ReplyQueue&) = delete;
   ReplyQueue& operator=(const ReplyQueue&) = delete;
 
-  // Queues a reply. Does nothing if the same reply, by key and step, is already on its way there.
-  // Replaces a reply of the key of another step that still waits: its worker has gone on.
-  void Send(ConnectionId to, int32_t priority, Frame reply);
+  // Queues a reply to a node. Does nothing if the same reply, by key and step, is already on its
+  // way there. Replaces a reply of the key of another step that still waits: its worker has gone
+  // on.
+  void Send(ConnectionId to, NodeId node, int32_t priority, Frame reply);
   // Drops the replies that wait, and those that are queued later.
   void Close();
   // Returns the bytes, headers included, that the transport has not been given yet.
@@ -47,6 +48,7 @@ class ReplyQueue {
   };
   struct Waiting {
     Frame reply;
+    NodeId node;
     StageSpan span;
   };
   struct Peer {
@@ -58,6 +60,7 @@ class ReplyQueue {
   struct Sending {
     ConnectionId to;
     Frame reply;
+    NodeId node;
     StageSpan span;
   };
 

@@ -64,11 +64,11 @@ class Round {
   // the round's first push it arrived. EndHold counts nothing if BeginHold was never called.
   void BeginHold(const StageSpan& span, Place place, uint64_t bytes) {
     if (held_.empty()) held_.reserve(places_->size());
-    held_.push_back({span, bytes, places_->RankOf(place)});
+    held_.push_back({span, bytes, places_->RankOf(place), places_->NodeOf(place)});
   }
-  void EndHold(RankWaits* waits) {
+  void EndHold(Key key, RankWaits* waits) {
     for (const Held& held : held_) {
-      held.span.End(Stage::kHold, held.bytes);
+      held.span.End(Stage::kHold, held.bytes, {.key = key, .step = step_, .peer = held.node});
       if (waits != nullptr) waits->Add(held.rank, held.span.NsAfter(held_.front().span));
     }
     held_.clear();
@@ -113,6 +113,7 @@ class Round {
     StageSpan span;
     uint64_t bytes;
     Rank rank;
+    NodeId node;
   };
 
   void Take(const PrefixSum::Context& context, Contribution contribution);

@@ -10,6 +10,7 @@
 #include "common/base/log.h"
 #include "common/base/memory_reserve.h"
 #include "common/base/status.h"
+#include "common/cluster/job_recorder.h"
 #include "common/cluster/membership_history.h"
 #include "common/telemetry/history_file.h"
 #include "common/wire/headers.h"
@@ -279,6 +280,8 @@ absl::Status Server::Start() {
                     HistoryText("role", "server") + HistoryText("job", joined.config.job_id) +
                         absl::StrFormat(",\"rank\":%d,\"node\":%d", joined.rank, joined.node));
   }
+  recorder_ = OpenRecorder(options_.recorder, join, joined);
+  if (stages_ != nullptr) stages_->RecordWith(recorder_.get());
   waits_ = std::make_unique<RankWaits>(static_cast<size_t>(joined.config.num_workers));
   for (int i = 0; i < std::max(1, options_.num_shards); ++i) {
     shards_.push_back(std::make_unique<ShardRunner>(
@@ -340,6 +343,9 @@ void Server::Finish(const absl::Status& status) {
     finished_ = true;
     result_ = status;
   }
+  if (!status.ok() && recorder_ != nullptr) {
+    recorder_->WriteOnTrouble(std::string(status.message()));
+  }
   finished_changed_.SignalAll();
 }
 
@@ -385,7 +391,10 @@ void Server::OnFrame(ConnectionId from, Frame frame) {
   shards_[place.shard]->Post(
       [this, bytes, sender = *sender, frame = std::move(frame), came](auto& owner) mutable {
         waiting_.Remove(sender, bytes);
-        if (frame.header.type == FrameType::kPush) came.End(Stage::kQueue, frame.payload.size());
+        if (frame.header.type == FrameType::kPush) {
+          came.End(Stage::kQueue, frame.payload.size(),
+                   {.key = frame.header.key, .step = frame.header.step, .peer = sender});
+        }
         // A push's payload may stay lent, as DenseKey::CheckPush decides. Other payloads are kept,
         // or read more than once, so the shard needs a copy that no peer can change.
         if (frame.header.type != FrameType::kPush) Own(&frame);
@@ -447,7 +456,7 @@ void Server::SendTo(NodeId node, Frame frame) {
   // A node without a connection asks again when it has one.
   if (!connection.ok()) return;
   // Only results are long and of a priority; short answers need not queue behind them.
-  if (IsResult(frame)) return replies_.Send(*connection, priority, std::move(frame));
+  if (IsResult(frame)) return replies_.Send(*connection, node, priority, std::move(frame));
   transport_->Send(*connection, std::move(frame), [](const absl::Status&) {});
 }
 
@@ -625,6 +634,7 @@ absl::Status Server::TakeKeys(const std::vector<const Known*>& keys, PlacementVe
   for (size_t i = 0; i < own.size(); ++i) {
     const Known& key = *keys[i];
     const size_t shard = shard_map_.Add(own[i]->entry);
+    if (recorder_ != nullptr) recorder_->Name(own[i]->entry.key.value, own[i]->name);
     // A key that was placed after its home was lost has never been anywhere else.
     const bool is_rebuilt = membership_->OwnerOf(key.entry.key, key.home).since > key.placed_in;
     (*news)[shard].added.push_back({std::move(own[i]), is_rebuilt});

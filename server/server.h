@@ -19,6 +19,7 @@
 #include "common/cluster/control_plane.h"
 #include "common/cluster/credentials.h"
 #include "common/telemetry/history_file.h"
+#include "common/telemetry/recorder.h"
 #include "common/telemetry/registry.h"
 #include "common/telemetry/stage_times.h"
 #include "common/transport/transport.h"
@@ -58,6 +59,7 @@ class Server {
     const StageClock* stage_clock = MachineStageClock(false);
     QualityOptions quality;
     std::string history_file;            // as HistoryFile::Open
+    RecorderOptions recorder;            // by default nothing is recorded
     std::function<void()> on_listening;  // called inside Start, before the join; may be null
   };
   struct Stats {
@@ -157,6 +159,7 @@ class Server {
   ControlPlane* const control_;
   Transport* const transport_;
   const std::unique_ptr<StageTimes> stages_;  // null: no stage times are counted
+  std::unique_ptr<Recorder> recorder_;        // null: nothing is recorded; made in Start
   std::unique_ptr<HistoryFile> history_;      // null: none is written; made in Start
   BufferPool pool_;
   MemoryBudget budget_;

@@ -74,6 +74,7 @@ absl::StatusOr<ServerOptions> ReadServerOptions(const Config& config) {
     BDN_ASSIGN_OR_RETURN(options.server.max_bytes, config.Bytes("max-bytes"));
   }
   BDN_ASSIGN_OR_RETURN(options.server.stage_clock, ParseStageTimes(config.Text("stage-times")));
+  BDN_ASSIGN_OR_RETURN(options.server.recorder, ReadRecorderOptions(config));
   BDN_ASSIGN_OR_RETURN(options.server.quality, ReadQualityOptions(config));
   // An advertised address is reached over another way than the address listened at, which may cross
   // a network, so links are encrypted unless a setting says otherwise.

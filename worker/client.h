@@ -114,6 +114,8 @@ struct TensorFacts {
   std::shared_ptr<const Codec> codec_for_devices;
 };
 
+class Recorder;
+
 // The interface of a training process to its job. Its implementations are Worker, in the same
 // process, and HostClient, through the daemon of its machine. Thread-safe. Every wait ends, and its
 // error names the tensor, the step, the stage and the nodes for which it waited.
@@ -141,6 +143,12 @@ class Client {
   // Returns the memory in which gradients are best made: they are pushed from it without a copy
   // where one can be avoided.
   virtual std::shared_ptr<MemoryDomain> memory() = 0;
+
+  // Returns the recorder of this process. Null: nothing is recorded.
+  virtual Recorder* recorder() { return nullptr; }
+  // Returns the number that stands for a tensor in records; 0 for one that was not declared.
+  // REQUIRES: there is a recorder.
+  virtual uint64_t RecordedKeyOf(uint32_t /*tensor*/) { return 0; }
 
   // Declares tensors and returns their ids, in order. Collective among the workers of a tensor's
   // ranks: see ControlPlane::Declare. Tensors of several groups are declared group after group, in

@@ -138,6 +138,7 @@ absl::Duration Exchanges::OnLate(KeyExchange* exchange, const absl::Status& stat
     changed_.SignalAll();
   }
   tickets_.Deliver(ended);
+  if (callbacks_.late) callbacks_.late(std::string(status.message()));
   if (patience <= absl::ZeroDuration()) {
     callbacks_.stuck(
         absl::StrFormat("pushes wait behind one without an answer: %s", status.message()));

@@ -31,6 +31,8 @@ class Exchanges {
     // An exchange of a key has ended. `highest` is the highest step so far, and `ended` counts how
     // often that rose.
     std::function<void(Step highest, uint64_t ended)> over;
+    // Optional. An exchange was not answered in time; `why` says whose answer is missing.
+    std::function<void(const std::string& why)> late;
     // The job cannot go on, because pushes wait behind one that gets no answer.
     std::function<void(const std::string& reason)> stuck;
     // Optional. Called once with the error that ended the job.

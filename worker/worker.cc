@@ -9,6 +9,7 @@
 #include "common/base/fault_point.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/cluster/job_recorder.h"
 #include "common/cluster/membership_history.h"
 #include "worker/link_states.h"
 #include "worker/scattered_bytes.h"
@@ -166,6 +167,8 @@ absl::Status Worker::Start(Registry* telemetry) {
                         absl::StrFormat(",\"rank\":%d,\"node\":%d", joined_.rank, joined_.node));
     WriteEpoch(*joined_.membership, history_.get());
   }
+  recorder_ = OpenRecorder(options_.recorder, join, joined_);
+  if (stages_ != nullptr) stages_->RecordWith(recorder_.get());
   // The order of these follows their use: each part borrows those before it.
   executor_ = MakePoolExecutor(options_.num_threads);
   requests_ = std::make_unique<RequestRunner>(
@@ -193,8 +196,13 @@ absl::Status Worker::Start(Registry* telemetry) {
                                                            .bytes_received = traffic.bytes_received,
                                                            .ended = ended});
                                },
+                           .late = [this](const std::string& why) { NoteTrouble(why); },
                            .stuck = [this](const std::string& reason) { (void)Abort(reason); },
-                           .failed = options_.failed});
+                           .failed =
+                               [this](const absl::Status& status) {
+                                 NoteTrouble(std::string(status.message()));
+                                 if (options_.failed) options_.failed(status);
+                               }});
   server_requests_ = std::make_unique<ServerRequests>(&tensors_, requests_.get(), clock_);
   rows_ = std::make_unique<RowExchanges>(
       RowDraws{.run_seed = joined_.config.run_seed, .rank = joined_.rank}, &tensors_,
@@ -575,6 +583,7 @@ absl::StatusOr<std::vector<uint32_t>> Worker::TakeDeclared(
     if (!added.ok()) tensors_.participation().failed = tensors_.participation().over = added;
     BDN_RETURN_IF_ERROR(added);
     LetSurvive(*delta);
+    NameKeys(*delta);
     for (size_t i = 0; is_late && i < delta->tensors.size(); ++i) {
       tensors_.at(delta->first_tensor + static_cast<uint32_t>(i)).is_declared = false;
     }
@@ -590,6 +599,23 @@ absl::StatusOr<std::vector<uint32_t>> Worker::TakeDeclared(
     ids.push_back(*id);
   }
   return ids;
+}
+
+void Worker::NameKeys(const CatalogueDelta& delta) {
+  if (recorder_ == nullptr) return;
+  for (const KeyEntry& entry : delta.keys) {
+    recorder_->Name(entry.key.value, tensors_.FindKey(entry.key)->key().tensor_names[0]);
+  }
+}
+
+uint64_t Worker::RecordedKeyOf(uint32_t tensor) {
+  MutexLock lock(tensors_.mutex());
+  const Tensor* const found = tensors_.Find(tensor);
+  return found == nullptr || found->parts.empty() ? 0 : found->parts.front().key.value;
+}
+
+void Worker::NoteTrouble(const std::string& why) {
+  if (recorder_ != nullptr) recorder_->WriteOnTrouble(why);
 }
 
 void Worker::LetSurvive(const CatalogueDelta& delta) {

@@ -13,6 +13,7 @@
 #include "common/base/executor.h"
 #include "common/cluster/control_plane.h"
 #include "common/telemetry/history_file.h"
+#include "common/telemetry/recorder.h"
 #include "common/telemetry/registry.h"
 #include "common/telemetry/stage_times.h"
 #include "common/transport/transport.h"
@@ -57,6 +58,7 @@ class Worker final : public Client {
     const StageClock* stage_clock = MachineStageClock(false);
     QualityOptions quality;
     std::string history_file;  // as HistoryFile::Open
+    RecorderOptions recorder;  // by default nothing is recorded
   };
 
   // Joins a job and waits until all nodes have joined and all servers have answered. `clock` and
@@ -102,6 +104,8 @@ class Worker final : public Client {
   bool is_candidate() const override { return is_candidate_.load(std::memory_order_acquire); }
   int candidates() const override { return candidates_.load(std::memory_order_relaxed); }
   std::shared_ptr<MemoryDomain> memory() override { return HostMemory(); }
+  Recorder* recorder() override { return recorder_.get(); }
+  uint64_t RecordedKeyOf(uint32_t tensor) override;
   absl::StatusOr<std::vector<uint32_t>> Declare(std::vector<TensorDeclaration> tensors,
                                                 absl::Duration timeout) override;
   absl::Status Retire(std::span<const uint32_t> tensors) override;
@@ -154,6 +158,10 @@ class Worker final : public Client {
   absl::StatusOr<std::vector<uint32_t>> TakeDeclared(std::span<const TensorDeclaration> tensors,
                                                      const DeclareResult& declared,
                                                      std::vector<Key>* earlier);
+  // Tells the recorder what the keys of a new part of the catalogue are called.
+  void NameKeys(const CatalogueDelta& delta) ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_.mutex());
+  // Writes the recording, where a setting says so.
+  void NoteTrouble(const std::string& why);
   // Lets the keys of a new part of the catalogue survive their servers. To be called before their
   // first request.
   void LetSurvive(const CatalogueDelta& delta) ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_.mutex());
@@ -165,6 +173,7 @@ class Worker final : public Client {
   const std::unique_ptr<ControlPlane> control_;
   const std::unique_ptr<Transport> transport_;
   const std::unique_ptr<StageTimes> stages_;  // null: no stage times are counted
+  std::unique_ptr<Recorder> recorder_;        // null: nothing is recorded; made in Start
   std::unique_ptr<HistoryFile> history_;      // null: none is written; made in Start
   QualityWatch quality_;
   BufferPool pool_;

@@ -161,6 +161,14 @@ absl::StatusOr<double> Config::Rate(std::string_view name) const {
   return value;
 }
 
+std::vector<std::pair<std::string, std::string>> Config::Given() const {
+  std::vector<std::pair<std::string, std::string>> given;
+  for (const auto& [name, value] : values_) {
+    if (!value.secret && IsSet(name)) given.emplace_back(name, value.text);
+  }
+  return given;
+}
+
 std::string Config::ToString() const {
   std::string text;
   for (const auto& [name, value] : values_) {

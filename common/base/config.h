@@ -54,6 +54,8 @@ class Config {
   // 0, for no limit.
   absl::StatusOr<double> Rate(std::string_view name) const;
 
+  // Returns the settings that the environment or a flag gave, without secrets, by name.
+  std::vector<std::pair<std::string, std::string>> Given() const;
   // Returns lines of "name = value (source)"; the value of a secret that is set is hidden.
   std::string ToString() const;
   static std::string Help(std::span<const Setting> settings);

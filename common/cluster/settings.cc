@@ -49,6 +49,21 @@ constexpr Setting kStageTimes = {
     "stage-times", "wall",
     "what is counted of the stages that keys pass through: wall (items, bytes, wall time), cpu "
     "(CPU time, too) or off"};
+constexpr Setting kRecorderBytes = {
+    "recorder-bytes", "4MiB",
+    "memory that keeps the latest spans of this process's work, for `bandoneon trace`; 0 for none"};
+constexpr Setting kRecorderDir = {
+    "recorder-dir", "",
+    "when an exchange is late or the job fails, write those to a file of this directory; empty for "
+    "none"};
+constexpr Setting kTrace = {
+    "trace", "",
+    "directory of a file with all spans of this process, which survives a kill; empty for memory "
+    "alone"};
+constexpr Setting kTraceBytes = {
+    "trace-bytes", "1GiB", "largest file of trace; then the latest spans take the oldest's place"};
+constexpr Setting kTraceSteps = {"trace-steps", "",
+                                 "steps that are recorded, as 100-120 or every 50; empty for all"};
 constexpr Setting kQualityEvery = {
     "quality-every", "256",
     "measure what each link with ef(...) or delta(...) leaves out in one of so many steps; 0 for "
@@ -177,6 +192,11 @@ constexpr Setting kServerSettings[] = {
     {"max-bytes", "",
      "memory that the server may hold for keys, e.g. 64GiB; empty for all that the machine has"},
     kStageTimes,
+    kRecorderBytes,
+    kRecorderDir,
+    kTrace,
+    kTraceBytes,
+    kTraceSteps,
     kQualityEvery,
     kQualityGuard,
     kMetricsFile,
@@ -217,6 +237,11 @@ constexpr Setting kHostSettings[] = {
     kProbeInterval,
     kMaxBytesInFlight,
     kStageTimes,
+    kRecorderBytes,
+    kRecorderDir,
+    kTrace,
+    kTraceBytes,
+    kTraceSteps,
     kQualityEvery,
     kQualityGuard,
     kHealthListen,
@@ -272,6 +297,11 @@ constexpr Setting kWorkerSettings[] = {
     {"cuda-driver", "libcuda.so.1",
      "NVIDIA's driver, opened when the first tensor of a GPU is pushed"},
     kStageTimes,
+    kRecorderBytes,
+    kRecorderDir,
+    kTrace,
+    kTraceBytes,
+    kTraceSteps,
     kQualityEvery,
     kQualityGuard,
     kHistoryFile,

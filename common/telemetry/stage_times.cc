@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/telemetry/recorder.h"
 
 namespace bdn {
 namespace {
@@ -155,7 +156,7 @@ absl::StatusOr<const StageClock*> ParseStageTimes(std::string_view text) {
   return InvalidArgument("setting stage-times is '%s': expected cpu, wall or off", text);
 }
 
-void StageTimes::Add(Stage stage, const StageCount& more) {
+void StageTimes::Add(Stage stage, const StageCount& more, const SpanId& id, int64_t begin_ns) {
   Cell& cell = cells_[static_cast<size_t>(stage)];
   // A lap without items belongs to an item that another lap counts: its time goes into the sums
   // only.
@@ -168,6 +169,16 @@ void StageTimes::Add(Stage stage, const StageCount& more) {
   cell.wall_ns.fetch_add(more.wall_ns, std::memory_order_relaxed);
   // An atomic addition of 0 costs as much as any other, and phases that only wait have no CPU time.
   if (more.cpu_ns > 0) cell.cpu_ns.fetch_add(more.cpu_ns, std::memory_order_relaxed);
+  if (recorder_ == nullptr) return;
+  recorder_->Add({.begin_ns = begin_ns,
+                  .wall_ns = more.wall_ns,
+                  .key = id.key.value,
+                  .step = id.step,
+                  .cpu_ticks = TraceField(more.cpu_ns / kTraceTickNs),
+                  .bytes = TraceField(more.bytes),
+                  .peer = id.peer,
+                  .kind = static_cast<uint8_t>(stage),
+                  .flags = more.items == 0 ? kTraceCountedElsewhere : uint8_t{0}});
 }
 
 StageCounts StageTimes::Read() const {
@@ -193,14 +204,15 @@ StageBuckets StageTimes::ReadBuckets(Stage stage) const {
   return buckets;
 }
 
-StageSpan StageSpan::End(Stage stage, uint64_t bytes) const {
+StageSpan StageSpan::End(Stage stage, uint64_t bytes, const SpanId& id) const {
   if (times_ == nullptr) return {};
   const int64_t now = Now(times_);
-  times_->Add(stage, {.items = 1, .bytes = bytes, .wall_ns = Elapsed(begun_ns_, now)});
+  times_->Add(stage, {.items = 1, .bytes = bytes, .wall_ns = Elapsed(begun_ns_, now)}, id,
+              begun_ns_);
   return {times_, now};
 }
 
-StageLaps::StageLaps(StageTimes* times) : times_(times) {
+StageLaps::StageLaps(StageTimes* times, const SpanId& id) : times_(times), id_(id) {
   if (times_ == nullptr) return;
   wall_ns_ = times_->clock().WallNs();
   cpu_ns_ = times_->clock().ThreadCpuNs();
@@ -210,10 +222,12 @@ void StageLaps::End(Stage stage, uint64_t items, uint64_t bytes) {
   if (times_ == nullptr) return;
   const int64_t wall = times_->clock().WallNs();
   const int64_t cpu = times_->clock().ThreadCpuNs();
-  times_->Add(stage, {.items = items,
-                      .bytes = bytes,
-                      .wall_ns = Elapsed(wall_ns_, wall),
-                      .cpu_ns = Elapsed(cpu_ns_, cpu)});
+  times_->Add(stage,
+              {.items = items,
+               .bytes = bytes,
+               .wall_ns = Elapsed(wall_ns_, wall),
+               .cpu_ns = Elapsed(cpu_ns_, cpu)},
+              id_, wall_ns_);
   wall_ns_ = wall;
   cpu_ns_ = cpu;
 }

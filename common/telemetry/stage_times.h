@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/base/ids.h"
 #include "common/telemetry/registry.h"
 
 namespace bdn {
@@ -58,6 +59,13 @@ struct StageCount {
   bool operator==(const StageCount&) const = default;
 };
 
+// The item of a span: a key's step and, where there is one, the node on the other side.
+struct SpanId {
+  Key key;
+  Step step = 0;
+  NodeId peer = 0;
+};
+
 // The counts of one node since it began, by Stage.
 struct StageCounts {
   std::array<StageCount, kNumStages> by_stage;
@@ -79,9 +87,12 @@ const StageClock* MachineStageClock(bool with_cpu);
 // Parses setting stage-times: "cpu", "wall" (without CPU time) or "off" (null).
 absl::StatusOr<const StageClock*> ParseStageTimes(std::string_view text);
 
-// The counters of a node's phases. The owner lends them to all code that a key passes; a null
-// pointer in their place counts nothing and reads no clock. Thread-safe: numbers are exact, but a
-// reader may see a phase between two of the additions for one item.
+class Recorder;
+
+// The counters of a node's phases, and the recorder of single ones. The owner lends them to all
+// code that a key passes; a null pointer in their place counts nothing and reads no clock.
+// Thread-safe: numbers are exact, but a reader may see a phase between two of the additions for one
+// item.
 class StageTimes {
  public:
   explicit StageTimes(const StageClock* clock) : clock_(clock) {}  // borrowed
@@ -89,9 +100,10 @@ class StageTimes {
   StageTimes& operator=(const StageTimes&) = delete;
 
   const StageClock& clock() const { return *clock_; }
-  // Adds to a phase. All counting comes through here, so a recorder of single spans belongs here:
-  // their end is the time of the call.
-  void Add(Stage stage, const StageCount& more);
+  // Records single spans from now on, with a borrowed recorder. To be called before the first Add.
+  void RecordWith(Recorder* recorder) { recorder_ = recorder; }
+  // Adds to a phase what began at `begin_ns` of the clock, and records it.
+  void Add(Stage stage, const StageCount& more, const SpanId& id, int64_t begin_ns);
   StageCounts Read() const;
   // Returns the items by duration. Items that were added together count as if each had taken the
   // same; time that was added without an item is in no bucket.
@@ -107,6 +119,7 @@ class StageTimes {
   };
 
   const StageClock* const clock_;
+  Recorder* recorder_ = nullptr;
   std::array<Cell, kNumStages> cells_;
 };
 
@@ -125,7 +138,7 @@ class StageSpan {
     return begun_ns_ > earlier.begun_ns_ ? static_cast<uint64_t>(begun_ns_ - earlier.begun_ns_) : 0;
   }
   // Ends the phase: counts one item, and returns the span that begins where this one ended.
-  StageSpan End(Stage stage, uint64_t bytes) const;
+  StageSpan End(Stage stage, uint64_t bytes, const SpanId& id) const;
 
  private:
   StageSpan(StageTimes* times, int64_t begun_ns) : times_(times), begun_ns_(begun_ns) {}
@@ -141,7 +154,7 @@ class StageSpan {
 // thread-safe. `times` may be null.
 class StageLaps {
  public:
-  explicit StageLaps(StageTimes* times);
+  StageLaps(StageTimes* times, const SpanId& id);
   StageLaps(const StageLaps&) = delete;
   StageLaps& operator=(const StageLaps&) = delete;
 
@@ -151,6 +164,7 @@ class StageLaps {
 
  private:
   StageTimes* const times_;
+  const SpanId id_;
   int64_t wall_ns_ = 0;
   int64_t cpu_ns_ = 0;
 };

@@ -13,6 +13,7 @@ inline constexpr char kTraceMagic[] = "BDNTRACE";  // its first 8 bytes
 inline constexpr uint32_t kTraceByteOrder = 0x01020304;
 inline constexpr uint32_t kTraceVersion = 1;
 inline constexpr uint32_t kTraceHeaderBytes = 256;
+inline constexpr uint32_t kTraceTableHeaderBytes = 16;  // of clocks, threads and names
 inline constexpr uint32_t kTraceBlockHeaderBytes = 64;
 inline constexpr uint32_t kTraceClockPairs = 64;
 inline constexpr uint32_t kTraceThreads = 256;

@@ -204,8 +204,9 @@ absl::Status RowKey::CheckMemory(size_t more, Step step, const std::string& why)
 // ---- Rounds
 
 Sends RowKey::OnPush(NodeId from, const Frame& frame) {
-  StageLaps laps(shard_.options.stages);
   const FrameHeader& header = frame.header;
+  StageLaps laps(shard_.options.stages,
+                 {.key = plan_.entry.key, .step = header.step, .peer = from});
   const absl::Status step = CheckStep(header);
   if (!step.ok()) return shard_.Refuse(from, header, step);
   // Before the epoch is checked, as of a dense key.
@@ -312,7 +313,7 @@ absl::StatusOr<uint8_t> RowKey::StepTables(StageLaps* laps) {
 
 Sends RowKey::CloseRound(StageLaps* laps) {
   RowRound& round = state_.round;
-  round.roster().EndHold(shard_.options.waits);
+  round.roster().EndHold(plan_.entry.key, shard_.options.waits);
   const Step step = round.roster().step();
   // All workers have pushed this step, so none asks for the reply before any more.
   state_.wanted.clear();

@@ -51,9 +51,9 @@ TEST(MetricsText, HasNamesHelpTypesAndTheSeriesOfAFamilyTogether) {
 TEST(MetricsText, HistogramsCountUpToTheBoundsInSeconds) {
   Registry registry;
   StageTimes times(MachineStageClock(false));
-  times.Add(Stage::kEncode, {.items = 1, .bytes = 100, .wall_ns = 1000});
-  times.Add(Stage::kEncode, {.items = 2, .bytes = 100, .wall_ns = 8002});
-  times.Add(Stage::kEncode, {.items = 1, .wall_ns = uint64_t{100} * 1'000'000'000});
+  times.Add(Stage::kEncode, {.items = 1, .bytes = 100, .wall_ns = 1000}, {}, 0);
+  times.Add(Stage::kEncode, {.items = 2, .bytes = 100, .wall_ns = 8002}, {}, 0);
+  times.Add(Stage::kEncode, {.items = 1, .wall_ns = uint64_t{100} * 1'000'000'000}, {}, 0);
   const auto sources = AddStages(ServerStages(), &times, &registry);
   const std::string text = MetricsText(kOrigin(), registry);
   const std::string name = "bandoneon_server_stage_seconds";

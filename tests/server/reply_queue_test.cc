@@ -16,6 +16,7 @@ using ::testing::ElementsAre;
 
 constexpr ConnectionId kPeer = 1;
 constexpr ConnectionId kOther = 2;
+constexpr NodeId kNode = 7;
 constexpr uint64_t kReplyBytes = kHeaderBytes + 1000;
 
 // Keeps what it is given until the test says that it has been handed over.
@@ -86,7 +87,7 @@ class ReplyQueueTest : public ::testing::Test {
 };
 
 TEST_F(ReplyQueueTest, TheTransportHasNoMoreThanTheBudget) {
-  for (uint64_t key = 1; key <= 4; ++key) queue_.Send(kPeer, 0, Reply(key));
+  for (uint64_t key = 1; key <= 4; ++key) queue_.Send(kPeer, kNode, 0, Reply(key));
   EXPECT_THAT(transport_.keys(), ElementsAre(1, 2));
   EXPECT_EQ(queue_.bytes_waiting(), 2 * kReplyBytes);
   transport_.HandOver();
@@ -99,53 +100,53 @@ TEST_F(ReplyQueueTest, TheTransportHasNoMoreThanTheBudget) {
 TEST_F(ReplyQueueTest, TheMostUrgentOvertakesABacklogAndEqualsKeepTheirOrder) {
   constexpr int32_t kLeast = std::numeric_limits<int32_t>::min();
   constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
-  for (uint64_t key = 1; key <= 6; ++key) queue_.Send(kPeer, -1, Reply(key));
-  queue_.Send(kPeer, kLeast, Reply(7));
-  queue_.Send(kPeer, 0, Reply(8));
-  queue_.Send(kPeer, kMost, Reply(9));
-  queue_.Send(kPeer, 0, Reply(10));
-  queue_.Send(kPeer, -1, Reply(11));
+  for (uint64_t key = 1; key <= 6; ++key) queue_.Send(kPeer, kNode, -1, Reply(key));
+  queue_.Send(kPeer, kNode, kLeast, Reply(7));
+  queue_.Send(kPeer, kNode, 0, Reply(8));
+  queue_.Send(kPeer, kNode, kMost, Reply(9));
+  queue_.Send(kPeer, kNode, 0, Reply(10));
+  queue_.Send(kPeer, kNode, -1, Reply(11));
   EXPECT_THAT(Rest(), ElementsAre(1, 2, 9, 8, 10, 3, 4, 5, 6, 11, 7));
 }
 
 TEST_F(ReplyQueueTest, ALongReplyGoesAlone) {
-  queue_.Send(kPeer, 0, Reply(1));
-  queue_.Send(kPeer, 1, Reply(2, 1, 100000));
+  queue_.Send(kPeer, kNode, 0, Reply(1));
+  queue_.Send(kPeer, kNode, 1, Reply(2, 1, 100000));
   EXPECT_THAT(transport_.keys(), ElementsAre(1));
   transport_.HandOver();
   EXPECT_THAT(transport_.keys(), ElementsAre(2));
-  queue_.Send(kPeer, 2, Reply(3));
+  queue_.Send(kPeer, kNode, 2, Reply(3));
   EXPECT_THAT(transport_.keys(), ElementsAre(2));
   EXPECT_THAT(Rest(), ElementsAre(2, 3));
 }
 
 TEST_F(ReplyQueueTest, NothingShorterOvertakesWhatIsMoreUrgentAndHasNoRoom) {
-  queue_.Send(kPeer, 0, Reply(1));
-  queue_.Send(kPeer, 1, Reply(2, 1, 5000));
-  queue_.Send(kPeer, 0, Reply(3, 1, 10));
+  queue_.Send(kPeer, kNode, 0, Reply(1));
+  queue_.Send(kPeer, kNode, 1, Reply(2, 1, 5000));
+  queue_.Send(kPeer, kNode, 0, Reply(3, 1, 10));
   EXPECT_THAT(transport_.keys(), ElementsAre(1));
   EXPECT_THAT(Rest(), ElementsAre(1, 2, 3));
 }
 
 TEST_F(ReplyQueueTest, EveryConnectionHasABudgetOfItsOwn) {
-  for (uint64_t key = 1; key <= 3; ++key) queue_.Send(kPeer, 0, Reply(key));
-  for (uint64_t key = 1; key <= 3; ++key) queue_.Send(kOther, 0, Reply(key));
+  for (uint64_t key = 1; key <= 3; ++key) queue_.Send(kPeer, kNode, 0, Reply(key));
+  for (uint64_t key = 1; key <= 3; ++key) queue_.Send(kOther, kNode, 0, Reply(key));
   EXPECT_THAT(transport_.keys(), ElementsAre(1, 2, 1, 2));
 }
 
 TEST_F(ReplyQueueTest, AReplyThatIsOnItsWayIsNotSentAgain) {
-  for (uint64_t key = 1; key <= 3; ++key) queue_.Send(kPeer, 0, Reply(key));
-  queue_.Send(kPeer, 0, Reply(1));  // at the transport
-  queue_.Send(kPeer, 5, Reply(3));  // waits
+  for (uint64_t key = 1; key <= 3; ++key) queue_.Send(kPeer, kNode, 0, Reply(key));
+  queue_.Send(kPeer, kNode, 0, Reply(1));  // at the transport
+  queue_.Send(kPeer, kNode, 5, Reply(3));  // waits
   EXPECT_THAT(Rest(), ElementsAre(1, 2, 3));
-  queue_.Send(kPeer, 0, Reply(1));
+  queue_.Send(kPeer, kNode, 0, Reply(1));
   EXPECT_THAT(Rest(), ElementsAre(1));
 }
 
 TEST_F(ReplyQueueTest, ALaterStepTakesThePlaceOfOneThatWaits) {
-  for (uint64_t key = 1; key <= 3; ++key) queue_.Send(kPeer, 0, Reply(key));
-  queue_.Send(kPeer, 0, Reply(3, 2));
-  queue_.Send(kPeer, 0, Reply(1, 2));  // whose first step is at the transport
+  for (uint64_t key = 1; key <= 3; ++key) queue_.Send(kPeer, kNode, 0, Reply(key));
+  queue_.Send(kPeer, kNode, 0, Reply(3, 2));
+  queue_.Send(kPeer, kNode, 0, Reply(1, 2));  // whose first step is at the transport
   EXPECT_EQ(queue_.bytes_waiting(), 2 * kReplyBytes);
   transport_.HandOver();
   transport_.HandOver();
@@ -154,7 +155,7 @@ TEST_F(ReplyQueueTest, ALaterStepTakesThePlaceOfOneThatWaits) {
 }
 
 TEST_F(ReplyQueueTest, WhatWaitsForAConnectionThatIsGoneEnds) {
-  for (uint64_t key = 1; key <= 4; ++key) queue_.Send(kPeer, 0, Reply(key));
+  for (uint64_t key = 1; key <= 4; ++key) queue_.Send(kPeer, kNode, 0, Reply(key));
   int ended = 0;
   while (!transport_.kept.empty()) {
     transport_.HandOver(Unavailable("gone"));
@@ -165,9 +166,9 @@ TEST_F(ReplyQueueTest, WhatWaitsForAConnectionThatIsGoneEnds) {
 }
 
 TEST_F(ReplyQueueTest, ClosedItSendsNothing) {
-  for (uint64_t key = 1; key <= 3; ++key) queue_.Send(kPeer, 0, Reply(key));
+  for (uint64_t key = 1; key <= 3; ++key) queue_.Send(kPeer, kNode, 0, Reply(key));
   queue_.Close();
-  queue_.Send(kOther, 0, Reply(1));
+  queue_.Send(kOther, kNode, 0, Reply(1));
   EXPECT_EQ(queue_.bytes_waiting(), 0u);
   EXPECT_THAT(Rest(), ElementsAre(1, 2));
 }

@@ -26,9 +26,9 @@ TEST(StageTimes, CountsItemsBytesAndTimesOfEachStageAlone) {
   ManualStageClock clock;
   StageTimes times(&clock);
   EXPECT_EQ(times.Read(), StageCounts());
-  times.Add(Stage::kSum, {.items = 1, .bytes = 100, .wall_ns = 7, .cpu_ns = 5});
-  times.Add(Stage::kSum, {.items = 2, .bytes = 10, .wall_ns = 1, .cpu_ns = 1});
-  times.Add(Stage::kDeliver, {.items = 1});
+  times.Add(Stage::kSum, {.items = 1, .bytes = 100, .wall_ns = 7, .cpu_ns = 5}, {}, 0);
+  times.Add(Stage::kSum, {.items = 2, .bytes = 10, .wall_ns = 1, .cpu_ns = 1}, {}, 0);
+  times.Add(Stage::kDeliver, {.items = 1}, {}, 0);
   StageCounts expected;
   expected[Stage::kSum] = {.items = 3, .bytes = 110, .wall_ns = 8, .cpu_ns = 6};
   expected[Stage::kDeliver] = {.items = 1};
@@ -44,7 +44,7 @@ TEST(StageTimes, LosesNothingOfThreadsThatAddAtOnce) {
   for (int i = 0; i < kThreads; ++i) {
     threads.emplace_back([&] {
       for (uint64_t n = 0; n < kEach; ++n) {
-        times.Add(Stage::kEncode, {.items = 1, .bytes = 3, .wall_ns = 5, .cpu_ns = 2});
+        times.Add(Stage::kEncode, {.items = 1, .bytes = 3, .wall_ns = 5, .cpu_ns = 2}, {}, 0);
       }
     });
   }
@@ -70,8 +70,8 @@ TEST(StageTimes, BucketsReachPowersOfFourMicroseconds) {
 TEST(StageTimes, WhatIsAddedWithoutAnItemIsTimeInNoBucket) {
   ManualStageClock clock;
   StageTimes times(&clock);
-  times.Add(Stage::kSum, {.items = 0, .wall_ns = 5000});
-  times.Add(Stage::kSum, {.items = 3, .wall_ns = 3000});
+  times.Add(Stage::kSum, {.items = 0, .wall_ns = 5000}, {}, 0);
+  times.Add(Stage::kSum, {.items = 3, .wall_ns = 3000}, {}, 0);
   EXPECT_EQ(times.ReadBuckets(Stage::kSum), (StageBuckets{3}));
   EXPECT_EQ(times.Read()[Stage::kSum].wall_ns, 8000u);
 }
@@ -81,9 +81,9 @@ TEST(StageSpan, TakesWallTimeFromOneEndToTheNext) {
   StageTimes times(&clock);
   const StageSpan send(&times);
   clock.Pass(30, 4);
-  const StageSpan wait = send.End(Stage::kSend, 64);
+  const StageSpan wait = send.End(Stage::kSend, 64, {});
   clock.Pass(12, 4);
-  wait.End(Stage::kWait, 32);
+  wait.End(Stage::kWait, 32, {});
   EXPECT_EQ(times.Read()[Stage::kSend], (StageCount{1, 64, 30, 0}));
   EXPECT_EQ(times.Read()[Stage::kWait], (StageCount{1, 32, 12, 0}));
 }
@@ -93,14 +93,14 @@ TEST(StageSpan, OfAClockThatWentBackTookNoTime) {
   StageTimes times(&clock);
   const StageSpan span(&times);
   clock.Pass(-5, 0);
-  span.End(Stage::kReply, 1);
+  span.End(Stage::kReply, 1, {});
   EXPECT_EQ(times.Read()[Stage::kReply], (StageCount{1, 1, 0, 0}));
 }
 
 TEST(StageLaps, TakeWallAndCpuTimeWithoutAGap) {
   ManualStageClock clock;
   StageTimes times(&clock);
-  StageLaps laps(&times);
+  StageLaps laps(&times, {});
   clock.Pass(10, 9);
   laps.End(Stage::kSum, 1, 400);
   clock.Pass(5, 4);
@@ -112,9 +112,9 @@ TEST(StageLaps, TakeWallAndCpuTimeWithoutAGap) {
 }
 
 TEST(StageTimes, AreNotNeeded) {
-  StageSpan().End(Stage::kSend, 1).End(Stage::kWait, 1);
-  StageSpan(nullptr).End(Stage::kSend, 1);
-  StageLaps(nullptr).End(Stage::kSum, 1, 1);
+  StageSpan().End(Stage::kSend, 1, {}).End(Stage::kWait, 1, {});
+  StageSpan(nullptr).End(Stage::kSend, 1, {});
+  StageLaps(nullptr, {}).End(Stage::kSum, 1, 1);
 }
 
 TEST(StageClock, OfTheMachineCountsWhatThisThreadWorksAndNothingWhereThatIsLeftOut) {
@@ -150,8 +150,8 @@ TEST(Stage, HasANameAndANumberOfItsOwn) {
 TEST(AddStages, ReportsThoseOfTheRoleByName) {
   ManualStageClock clock;
   StageTimes times(&clock);
-  times.Add(Stage::kHold, {.items = 2, .bytes = 8, .wall_ns = 30});
-  times.Add(Stage::kEncode, {.items = 1, .bytes = 4, .wall_ns = 3, .cpu_ns = 2});
+  times.Add(Stage::kHold, {.items = 2, .bytes = 8, .wall_ns = 30}, {}, 0);
+  times.Add(Stage::kEncode, {.items = 1, .bytes = 4, .wall_ns = 3, .cpu_ns = 2}, {}, 0);
   Registry registry;
   auto sources = AddStages(ServerStages(), &times, &registry);
   EXPECT_EQ(ToJson(registry.Collect()),

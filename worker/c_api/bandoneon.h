@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define BDN_ABI_VERSION 12
+#define BDN_ABI_VERSION 13
 #if defined(__GNUC__)
 #define BDN_API __attribute__((visibility("default")))
 #else
@@ -373,6 +373,46 @@ BDN_API int bdn_boundary(bdn_worker* worker, double timeout_seconds, int32_t* ne
  * finite is shown as a gap. Several workers' values of one step are shown as their mean. */
 BDN_API int bdn_report(bdn_worker* worker, const char* name, uint64_t step, double value);
 
+/* ---- Recordings ---- */
+
+/* A span of the program, for the recording that every worker makes (docs/trace_format.md). */
+enum {
+  BDN_MARK_STEP = 32,
+  BDN_MARK_FORWARD = 33,
+  BDN_MARK_READY = 34,
+  BDN_MARK_WAITING = 35,
+  BDN_MARK_OPTIMIZER = 36,
+  BDN_MARK_COLLECTION = 37,
+  BDN_MARK_INPUT = 38,
+  BDN_MARK_USER = 39,
+  BDN_MARK_BACKWARD = 40
+};
+#define BDN_NO_TENSOR UINT32_MAX
+
+typedef struct bdn_mark {
+  size_t struct_size; /* sizeof(bdn_mark) */
+  int64_t begin_ns;   /* of CLOCK_MONOTONIC */
+  uint64_t wall_ns;   /* 0: an instant */
+  uint64_t cpu_ns;    /* CPU time of its thread in it; 0 if not measured */
+  uint64_t queued_ns; /* time that its thread was ready to run and did not; 0 if not measured */
+  uint64_t step;      /* of the program; 0: none */
+  uint32_t tensor;    /* of BDN_MARK_READY; else BDN_NO_TENSOR */
+  uint32_t kind;      /* BDN_MARK_STEP, ... */
+  const char* text;   /* of BDN_MARK_USER, up to 255 bytes; else NULL */
+} bdn_mark;
+
+/* Returns 1 where this worker records (settings recorder-bytes and trace), 0 where marks would do
+ * nothing. */
+BDN_API int bdn_records(const bdn_worker* worker);
+/* Records marks. Costs some 50 ns each and never waits. BDN_INVALID_ARGUMENT: a mark is wrong, and
+ * none was recorded. */
+BDN_API int bdn_marks(bdn_worker* worker, const bdn_mark* marks, size_t count);
+/* Writes what this worker has recorded to a new file of a directory, which is made if its parent
+ * is there. Copies the file's path, as bdn_check_codec does its text; `path` may be NULL.
+ * BDN_FAILED_PRECONDITION: nothing is recorded. */
+BDN_API int bdn_write_recording(bdn_worker* worker, const char* directory, char* path,
+                                size_t capacity);
+
 /* ---- Weights that servers hold ---- */
 
 /* With a rule other than "mean" the servers hold the weights: a push brings a gradient (or, for
@@ -434,11 +474,11 @@ typedef struct bdn_table {
   const char* name;   /* unique in the job, among tensors, too */
   uint64_t rows;      /* ids are below it; 0: any id */
   uint32_t width;     /* elements of a row, 1 to 1024 */
-  uint32_t group; /* of one declaration, group, width and specs, tables share frames */
+  uint32_t group;     /* of one declaration, group, width and specs, tables share frames */
   const char* rule;   /* the servers' update rule; NULL for "sgd" */
   const char* push;   /* the codec of each gradient row; NULL for "none" */
   const char* pull;   /* the codec of each row that is told, rounding to nearest; NULL for "none" */
-  const char* init; /* a row's first value: "zeros" (NULL), "constant", "uniform", "normal" */
+  const char* init;   /* a row's first value: "zeros" (NULL), "constant", "uniform", "normal" */
   double init_value;  /* the constant, the bound or the deviation of that; 0 for "zeros" */
   uint64_t expect_rows; /* so many rows are expected, for placement and memory; 0: not known */
 } bdn_table;
@@ -461,10 +501,10 @@ typedef struct bdn_rows {
 } bdn_rows;
 
 typedef struct bdn_rows_step {
-  size_t struct_size;  /* sizeof(bdn_rows_step) */
-  float weight;        /* of this worker's gradients in the mean, usually 1 */
-  float loss_scale;    /* the gradients are times this; usually 1 */
-  float learning_rate; /* the same at all workers */
+  size_t struct_size;     /* sizeof(bdn_rows_step) */
+  float weight;           /* of this worker's gradients in the mean, usually 1 */
+  float loss_scale;       /* the gradients are times this; usually 1 */
+  float learning_rate;    /* the same at all workers */
   uint32_t program_steps; /* as of bdn_push */
   int32_t priority;       /* as of bdn_push */
   uint32_t reserved;

@@ -23,6 +23,7 @@
 #include "worker/c_api/connect.h"
 #include "worker/c_api/conversions.h"
 #include "worker/c_api/lent_blocks.h"
+#include "worker/c_api/marks.h"
 #include "worker/c_api/open_calls.h"
 #include "worker/error_fields.h"
 #include "worker/local/local_cluster.h"
@@ -572,6 +573,29 @@ int bdn_boundary(bdn_worker* worker, double timeout_seconds, int32_t* newcomers,
 int bdn_report(bdn_worker* worker, const char* name, uint64_t step, double value) {
   return CallOn(worker, [&](bdn::Client& w) {
     return w.ReportValue({name == nullptr ? "" : name, step, value});
+  });
+}
+
+int bdn_records(const bdn_worker* worker) {
+  // The number of a forked child would be its parent's.
+  if (worker == nullptr || worker->owner != getpid()) return 0;
+  return worker->client->recorder() != nullptr ? 1 : 0;
+}
+
+int bdn_marks(bdn_worker* worker, const bdn_mark* marks, size_t count) {
+  return bdn::CallOn(worker, [&](bdn::Client& w) { return bdn::RecordMarks(&w, {marks, count}); });
+}
+
+int bdn_write_recording(bdn_worker* worker, const char* directory, char* path, size_t capacity) {
+  return bdn::CallOn(worker, [&](bdn::Client& w) -> absl::Status {
+    if (directory == nullptr) return bdn::InvalidArgument("directory is null");
+    if (w.recorder() == nullptr) {
+      return bdn::FailedPrecondition(
+          "this worker records nothing: settings recorder-bytes and trace are off");
+    }
+    BDN_ASSIGN_OR_RETURN(const std::string written, w.recorder()->WriteTo(directory));
+    bdn::CopyText(written, path, capacity);
+    return absl::OkStatus();
   });
 }
 

@@ -98,8 +98,9 @@ absl::StatusOr<FileDescriptor> ConnectInTime(const AttachOptions& options, const
 absl::StatusOr<std::unique_ptr<Client>> AttachToHost(const Config& config, ClientContext* context) {
   BDN_ASSIGN_OR_RETURN(const AttachOptions options, ReadAttachOptions(config));
   BDN_ASSIGN_OR_RETURN(FileDescriptor socket, ConnectInTime(options, &context->clock));
-  return HostClient::Attach(options.client, std::move(socket), &context->clock,
-                            &context->telemetry);
+  BDN_ASSIGN_OR_RETURN(const RecorderOptions recorder, ReadRecorderOptions(config));
+  return HostClient::Attach(options.client, std::move(socket), &context->clock, &context->telemetry,
+                            recorder);
 }
 
 }  // namespace

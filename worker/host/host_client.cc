@@ -8,6 +8,7 @@
 #include "common/base/status.h"
 #include "common/cluster/control_messages.h"
 #include "common/cluster/declaration_list.h"
+#include "common/cluster/host_and_pid.h"
 #include "proto/host.pb.h"
 #include "worker/host/host_messages.h"
 #include "worker/scattered_bytes.h"
@@ -70,7 +71,8 @@ HostClient::HostClient(const Options& options, FileDescriptor socket, const Cloc
 absl::StatusOr<std::unique_ptr<HostClient>> HostClient::Attach(const Options& options,
                                                                FileDescriptor socket,
                                                                const Clock* clock,
-                                                               Registry* telemetry) {
+                                                               Registry* telemetry,
+                                                               const RecorderOptions& recorder) {
   std::unique_ptr<HostClient> client(new HostClient(options, std::move(socket), clock));
   HostClient* const self = client.get();
   // The handlers get the raw pointer: the channel's thread ends in the destructor, before the
@@ -85,7 +87,16 @@ absl::StatusOr<std::unique_ptr<HostClient>> HostClient::Attach(const Options& op
           },
   }));
   BDN_RETURN_IF_ERROR(client->CountWhatTheDaemonCounts(options.attach_timeout, telemetry));
+  client->recorder_ = Recorder::Open(
+      recorder,
+      {.job = options.job_id, .role = "process", .host = HostAndPid(), .rank = client->rank()});
   return client;
+}
+
+// By name, because the daemon keeps the keys to itself.
+uint64_t HostClient::RecordedKeyOf(uint32_t tensor) {
+  const absl::StatusOr<TensorFacts> facts = FactsOf(tensor);
+  return facts.ok() ? recorder_->NumberOf(facts->name) : 0;
 }
 
 HostClient::~HostClient() {

@@ -12,6 +12,7 @@
 #include "common/base/clock.h"
 #include "common/base/file_descriptor.h"
 #include "common/base/mutex.h"
+#include "common/telemetry/recorder.h"
 #include "common/telemetry/registry.h"
 #include "worker/client.h"
 #include "worker/host/attached_pushes.h"
@@ -43,11 +44,12 @@ class HostClient final : public Client {
   Counts counts() const;
 
   // Says hello over a connected socket, and waits until all processes of the host and all nodes of
-  // the job are there. `clock` and `telemetry` are borrowed and outlive the client.
+  // the job are there. `clock` and `telemetry` are borrowed and outlive the client. The daemon
+  // records its own work; `recorder` is for this process's.
   static absl::StatusOr<std::unique_ptr<HostClient>> Attach(const Options& options,
                                                             FileDescriptor socket,
-                                                            const Clock* clock,
-                                                            Registry* telemetry);
+                                                            const Clock* clock, Registry* telemetry,
+                                                            const RecorderOptions& recorder = {});
   ~HostClient() override;
   HostClient(const HostClient&) = delete;
   HostClient& operator=(const HostClient&) = delete;
@@ -57,6 +59,8 @@ class HostClient final : public Client {
   // A group of ranks is all of them, as it cannot be another here.
   Presence PresenceAmong(const RankGroup&) const override { return channel_.presence(); }
   std::shared_ptr<MemoryDomain> memory() override { return arena_; }
+  Recorder* recorder() override { return recorder_.get(); }
+  uint64_t RecordedKeyOf(uint32_t tensor) override;
   absl::StatusOr<std::vector<uint32_t>> Declare(std::vector<TensorDeclaration> tensors,
                                                 absl::Duration timeout) override;
   absl::Status Retire(std::span<const uint32_t> tensors) override {
@@ -93,6 +97,7 @@ class HostClient final : public Client {
   DaemonCalls calls_;
   AttachedPushes pushes_;
 
+  std::unique_ptr<Recorder> recorder_;  // null: nothing is recorded; made by Attach
   Mutex declaring_;  // lets one declaration go on at a time; taken before the parts' locks
   Mutex mu_;
   bool has_left_ ABSL_GUARDED_BY(mu_) = false;

@@ -21,6 +21,7 @@ absl::StatusOr<Worker::Options> ReadWorkerOptions(const Config& config) {
   BDN_ASSIGN_OR_RETURN(options.wait_timeout, config.Duration("wait-timeout"));
   BDN_ASSIGN_OR_RETURN(options.probe_interval, config.Duration("probe-interval"));
   BDN_ASSIGN_OR_RETURN(options.stage_clock, ParseStageTimes(config.Text("stage-times")));
+  BDN_ASSIGN_OR_RETURN(options.recorder, ReadRecorderOptions(config));
   BDN_ASSIGN_OR_RETURN(options.quality, ReadQualityOptions(config));
   options.history_file = config.Text("history-file");
   if (options.probe_interval < absl::Milliseconds(1)) {

@@ -24,6 +24,10 @@ bool IsShort(const KeyExchange& exchange, const SegmentedCodec& codec) {
          KeyBytes(exchange.key().entry) <= kShortKey;
 }
 
+SpanId SpanOf(const KeyExchange& exchange) {
+  return {.key = exchange.id(), .step = exchange.claimed().step};
+}
+
 std::array<StageQueue::Lane, kNumLanes> Lanes(size_t max_bytes_in_flight) {
   std::array<StageQueue::Lane, kNumLanes> lanes;
   lanes[kEncodeLane].max_bytes = max_bytes_in_flight;
@@ -63,8 +67,9 @@ void ExchangePipeline::Start(KeyExchange* exchange) {
 void ExchangePipeline::Encode(KeyExchange* exchange, std::function<void()> sent,
                               const StageSpan& queued) {
   const uint64_t bytes = KeyBytes(exchange->key().entry);
-  queued.End(Stage::kQueue, bytes);
-  StageLaps laps(options_.stages);
+  const SpanId id = SpanOf(*exchange);
+  queued.End(Stage::kQueue, bytes, id);
+  StageLaps laps(options_.stages, id);
   EncodeContext context = options_.context;
   context.with_checksum = requests_->needs_checksums();
   absl::StatusOr<RequestTable::Request> push = exchange->Encode(context);
@@ -106,8 +111,9 @@ void ExchangePipeline::Decode(KeyExchange* exchange, RequestTable::Outcome outco
                               const StageSpan& queued) {
   absl::StatusOr<Frame>& answer = outcome.frame;
   const uint64_t bytes = KeyBytes(exchange->key().entry);
-  if (answer.ok()) queued.End(Stage::kDecodeQueue, answer->payload.size());
-  StageLaps laps(options_.stages);
+  const SpanId id = SpanOf(*exchange);
+  if (answer.ok()) queued.End(Stage::kDecodeQueue, answer->payload.size(), id);
+  StageLaps laps(options_.stages, id);
   // A reply in shared memory may be changed by its sender while it is decoded. Codecs that bound
   // themselves tolerate that; other codecs, and devices, which read it later, get a copy.
   const bool may_change =

@@ -115,13 +115,17 @@ absl::Status RequestRunner::Submit(RequestTable::Request request, Callbacks call
   {
     MutexLock lock(&mu_);
     const Key key = request.frame.header.key;
+    const Step step = request.frame.header.step;
     const uint64_t payload_bytes = request.frame.payload.size();
     const bool is_push = request.frame.header.type == FrameType::kPush;
     if (is_push) NotePush(request.frame);
     BDN_ASSIGN_OR_RETURN(RequestTable::Actions actions,
                          table_.Submit(std::move(request), clock_->Now()));
     const bool is_counted = callbacks.sent != nullptr;
-    open_[key] = {std::move(callbacks), payload_bytes, is_push,
+    open_[key] = {std::move(callbacks),
+                  payload_bytes,
+                  is_push,
+                  {.key = key, .step = step},
                   is_counted ? StageSpan(stages_) : StageSpan()};
     work = Prepare(std::move(actions));
   }
@@ -222,7 +226,7 @@ void RequestRunner::NoteEnd(const RequestTable::Answer& answer) {
 
 std::function<void()> RequestRunner::TakeSent(Open* open) {
   if (open->callbacks.sent != nullptr) {
-    open->span = open->span.End(Stage::kSend, open->payload_bytes);
+    open->span = open->span.End(Stage::kSend, open->payload_bytes, open->id);
   }
   return std::exchange(open->callbacks.sent, nullptr);
 }
@@ -303,7 +307,7 @@ RequestRunner::Work RequestRunner::Prepare(RequestTable::Actions actions) {
     // in any case, and before `answered`.
     open.callbacks.sent = TakeSent(&open);
     const absl::StatusOr<Frame>& frame = answer.outcome.frame;
-    if (frame.ok()) open.span.End(Stage::kWait, frame->payload.size());
+    if (frame.ok()) open.span.End(Stage::kWait, frame->payload.size(), open.id);
     work.ends.push_back({std::move(open.callbacks), std::move(answer.outcome)});
   }
   if (table_.NextTick() < sleeping_until_) wake_.Signal();

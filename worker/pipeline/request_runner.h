@@ -80,6 +80,7 @@ class RequestRunner {
     Callbacks callbacks;
     uint64_t payload_bytes = 0;
     bool is_push = false;
+    SpanId id;
     StageSpan span;  // of the stage that the request is in
   };
   // The actions that the table asked for, with the callbacks concerned; carried out after the lock
