@@ -9,7 +9,7 @@ from .worker import Worker
 
 __all__ = ["Mark", "mark"]
 
-_LONGEST = 256  # bytes of a text
+_LONGEST = 255  # bytes of a text
 
 
 class Mark:
@@ -57,7 +57,7 @@ def mark(text: str, *, worker: Worker | None = None) -> Mark:
         bandoneon.trace.mark("learning rate halved")  # an instant
 
     Does nothing where no worker was made, or nothing is recorded (settings recorder-bytes and trace). Costs some
-    microseconds otherwise, so it is for what happens a few times a step. `text` has 1 to 256 bytes as UTF-8, without
+    microseconds otherwise, so it is for what happens a few times a step. `text` has 1 to 255 bytes as UTF-8, without
     NUL; use few different ones, for a recording has room for some thousand names.
     """
     if not isinstance(text, str) or not text:

@@ -46,8 +46,8 @@ def main():
             ways = {way: trainer(torch, worker, options.tensors, work) for way, worker in workers.items()}
             rows.update(measure(options, ways, work))
 
-        with bandoneon.LocalCluster(workers=1, servers=1, recorder_bytes=0) as cluster:
-            cluster.run(inner_job)
+        with bandoneon.LocalCluster(workers=1, servers=1) as cluster:
+            cluster.run(inner_job, recorder_bytes=0)
 
     with bandoneon.LocalCluster(workers=1, servers=1) as cluster:
         cluster.run(job)

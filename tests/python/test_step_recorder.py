@@ -49,6 +49,11 @@ def seen_marks(worker):
         del worker.record_marks
 
 
+def run_unrecorded(job):
+    with bandoneon.LocalCluster(workers=1) as cluster:
+        return cluster.run(job, recorder_bytes=0)
+
+
 @pytest.fixture(autouse=True)
 def none_gives_up(caplog):
     """A recorder that has failed records nothing more, and a test that looks for nothing would pass."""
@@ -539,7 +544,7 @@ def test_where_nothing_is_recorded_nothing_is_done():
         assert worker.recorder is None and gc.callbacks == callbacks and not model._forward_hooks
         assert not any(p._post_accumulate_grad_hooks for group in lion.param_groups for p in group["params"])
 
-    run_job(job, workers=1, recorder_bytes=0)
+    run_unrecorded(job)
 
 
 @pytest.mark.parametrize("way", [way for way in WAITS if way != "DDPState"])
@@ -579,7 +584,7 @@ def test_no_cycle_keeps_an_optimizer(way):
         finally:
             gc.enable()
 
-    assert run_job(job, workers=1) == run_job(job, workers=1, recorder_bytes=0)
+    assert run_job(job, workers=1) == run_unrecorded(job)
 
 
 def test_a_recorder_goes_with_its_worker_without_the_collector():
