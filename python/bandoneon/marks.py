@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import array
+import bisect
 import ctypes
 import os
-import struct
 import threading
 import time
-from typing import Iterable, Optional
+from typing import Iterable, Optional, Sequence
 
 from . import _native
 
@@ -20,8 +21,10 @@ Reading = tuple[int, int, int, int]
 # (begin, wall time, CPU time, time in the run queue, kind, tensor). CPU time is 0 where it was not measured.
 Span = tuple[int, int, int, int, int, int]
 
-_PACKED = struct.Struct("@NqQQQQIIP")  # as _native.Mark: setting its fields one by one takes long
-assert _PACKED.size == ctypes.sizeof(_native.Mark)
+_WORDS = 8  # of 8 bytes in a mark: size, begin, wall, CPU, queued, step, tensor and kind, text
+assert ctypes.sizeof(_native.Mark) == 8 * _WORDS and _native.Mark.kind.offset == _native.Mark.tensor.offset + 4
+_LOW = 2**32 - 1
+_READY = READY << 32
 
 clock = time.monotonic_ns
 
@@ -83,15 +86,51 @@ def span(kind: int, begin: Reading, end: Reading, tensor: int = _native.NO_TENSO
     return begin[0], max(0, end[0] - begin[0]), max(0, end[1] - begin[1]), max(0, end[2] - begin[2]), kind, tensor
 
 
-def pack(spans: Iterable[Span], step: int, text: Optional[bytes] = None) -> ctypes.Array[_native.Mark]:
-    """For Worker.record_marks(), in the order of their ends. `text` must outlive the array."""
-    address = None if text is None else ctypes.cast(ctypes.c_char_p(text), ctypes.c_void_p).value
-    size, pack_one = _PACKED.size, _PACKED.pack
-    packed = [
-        pack_one(size, begin, wall, cpu, queued, step, tensor, kind, address or 0)
-        for begin, wall, cpu, queued, kind, tensor in sorted(spans, key=_end)
-    ]
-    return (_native.Mark * len(packed)).from_buffer_copy(b"".join(packed))
+def pack(
+    spans: Iterable[Span], step: int, instants: Sequence[int] = (), text: Optional[bytes] = None
+) -> ctypes.Array[_native.Mark]:
+    """For Worker.record_marks(), in the order of their ends. instants: of gradients that are ready, each as instant() gives
+    it, in their order. `text` must outlive the array."""
+    begins: list[int] = []
+    walls: list[int] = []
+    cpus: list[int] = []
+    queues: list[int] = []
+    whats: list[int] = []  # tensor and kind, which are neighbours in a mark
+
+    def add_instants(few: Sequence[int]) -> None:
+        begins.extend([one >> 32 for one in few])
+        whats.extend([one & _LOW | _READY for one in few])
+        for column in (walls, cpus, queues):
+            column.extend([0] * len(few))
+
+    added = 0
+    for begin, wall, cpu, queued, kind, tensor in sorted(spans, key=_end):
+        before = bisect.bisect_left(instants, begin + wall << 32, added)
+        add_instants(instants[added:before])
+        added = before
+        begins.append(begin)
+        walls.append(wall)
+        cpus.append(cpu)
+        queues.append(queued)
+        whats.append(kind << 32 | tensor)
+    add_instants(instants[added:])
+    # Column by column, as array does that for hundreds of marks in the time that a structure takes for ten.
+    count = len(begins)
+    packed = array.array("Q", bytes(_WORDS * 8 * count))
+    packed[0::_WORDS] = array.array("Q", [_WORDS * 8]) * count
+    for place, column in enumerate((begins, walls, cpus, queues), 1):
+        packed[place::_WORDS] = array.array("Q", column)
+    packed[5::_WORDS] = array.array("Q", [step]) * count
+    packed[6::_WORDS] = array.array("Q", whats)
+    if text is not None:
+        address = ctypes.cast(ctypes.c_char_p(text), ctypes.c_void_p).value or 0
+        packed[7::_WORDS] = array.array("Q", [address]) * count
+    return (_native.Mark * count).from_buffer(packed)
+
+
+def instant(tensor: int) -> int:
+    """Now, as one number: its gradient is ready. Hooks of gradients compute that themselves."""
+    return clock() << 32 | tensor
 
 
 def _end(one: Span) -> int:

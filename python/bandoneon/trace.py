@@ -44,7 +44,7 @@ class Mark:
         if worker is None:
             return
         try:
-            worker.record_marks(marks.pack([one], worker.marked_step, self._text))
+            worker.record_marks(marks.pack([one], worker.marked_step, text=self._text))
         except errors.BandoneonError:
             pass  # The worker was closed, or is of the process that this one was forked from.
 

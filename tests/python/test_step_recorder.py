@@ -695,7 +695,7 @@ def test_marks_without_a_step_stay_few_and_are_handed_over_meanwhile():
         return len(seen), len(worker.recorder._spans)
 
     ((told, kept),) = run_job(job, workers=1)
-    assert told >= step_recorder._MANY and kept < step_recorder._MANY
+    assert told > 0 and kept < step_recorder._MANY <= told + kept
 
 
 def test_what_comes_before_a_long_wait_is_told_while_it_lasts():

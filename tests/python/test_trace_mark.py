@@ -158,12 +158,16 @@ def test_where_nobody_counts_the_run_queue_it_is_zero(monkeypatch):
 
 
 def test_marks_are_packed_in_the_order_of_their_ends():
-    spans = [(10, 90, 1, 2, marks.STEP, 3), (20, 5, 0, 0, marks.READY, 4), (20, 0, 0, 0, marks.READY, 5)]
-    packed = marks.pack(spans, 7)
+    spans = [(10, 90, 1, 2, marks.STEP, 3), (21, 5, 0, 0, marks.WAITING, _native.NO_TENSOR)]
+    packed = marks.pack(spans, 7, [20 << 32 | 5, 25 << 32 | 4, 110 << 32 | 6])
     fields = [name for name, _ in _native.Mark._fields_]
     assert [tuple(getattr(one, name) for name in fields) for one in packed] == [
         (64, 20, 0, 0, 0, 7, 5, marks.READY, None),
-        (64, 20, 5, 0, 0, 7, 4, marks.READY, None),
+        (64, 25, 0, 0, 0, 7, 4, marks.READY, None),
+        (64, 21, 5, 0, 0, 7, _native.NO_TENSOR, marks.WAITING, None),
         (64, 10, 90, 1, 2, 7, 3, marks.STEP, None),
+        (64, 110, 0, 0, 0, 7, 6, marks.READY, None),
     ]
-    assert marks.pack(spans[:1], 7, b"a text")[0].text == b"a text"
+    assert marks.pack(spans[:1], 7, text=b"a text")[0].text == b"a text"
+    before = marks.clock()
+    assert before <= marks.instant(9) >> 32 <= marks.clock() and marks.instant(9) % 2**32 == 9

@@ -41,8 +41,9 @@ def accumulation_hook(reference, slot, batch):
         synchronizer = reference()
         if synchronizer is None:
             return
-        if synchronizer.note_ready is not None:
-            synchronizer.note_ready((clock(), slot.number))
+        note_ready = synchronizer.note_ready
+        if note_ready is not None:
+            note_ready(clock() << 32 | slot.number)
         if slot.leaves_at_once and current_task() == batch.open_for:
             slot.fired = 1
             synchronizer._push(slot, AS_IT_IS_THEN)

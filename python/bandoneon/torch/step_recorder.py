@@ -68,10 +68,11 @@ class StepRecorder:
         self.step = 0  # before the first one
         self._worker = weakref.ref(worker)
         self._is_on = True
-        # Lists that any thread may append to: marks.Span, and (time, tensor) of gradients that are ready.
+        # Lists that any thread may append to: marks.Span; and marks.instant() of gradients that are ready, numbers, of
+        # which the garbage collector need not know.
         self._spans = collections.deque(maxlen=_MOST)
         self._instants = collections.deque(maxlen=_MOST)
-        # note_ready((marks.clock(), tensor)): for hooks that come once a gradient and make no further call.
+        # note_ready(marks.instant(tensor)): for hooks that come once a gradient and are to make few calls.
         self.note_ready = self._instants.append
         self._handed_over = marks.clock()
         self._hooks = weakref.WeakKeyDictionary()  # by their owner, as each optimizer of ours has one
@@ -291,10 +292,9 @@ class StepRecorder:
     def _hand_over(self, now):
         self._handed_over = now
         worker = self._worker()
-        spans = _taken(self._spans)
-        spans += [(at, 0, 0, 0, marks.READY, tensor) for at, tensor in _taken(self._instants)]
-        if spans and worker is not None:
-            worker.record_marks(marks.pack(spans, self.step))
+        spans, instants = _taken(self._spans), _taken(self._instants)
+        if (spans or instants) and worker is not None:
+            worker.record_marks(marks.pack(spans, self.step, instants))
 
     @_never_raises
     def hand_over(self):
@@ -392,7 +392,7 @@ def _backward_hook(reference):
 
 def _ready_hook(note, tensor):
     clock = marks.clock
-    return lambda _: note((clock(), tensor))
+    return lambda _: note(clock() << 32 | tensor)
 
 
 def _collection_callback(reference):
