@@ -92,36 +92,32 @@ def pack(
     """For Worker.record_marks(), in the order of their ends. instants: of gradients that are ready, each as instant() gives
     it, in their order. `text` must outlive the array."""
     begins: list[int] = []
-    walls: list[int] = []
-    cpus: list[int] = []
-    queues: list[int] = []
     whats: list[int] = []  # tensor and kind, which are neighbours in a mark
+    timed: list[tuple[int, Span]] = []  # spans with their places
 
     def add_instants(few: Sequence[int]) -> None:
         begins.extend([one >> 32 for one in few])
         whats.extend([one & _LOW | _READY for one in few])
-        for column in (walls, cpus, queues):
-            column.extend([0] * len(few))
 
     added = 0
-    for begin, wall, cpu, queued, kind, tensor in sorted(spans, key=_end):
-        before = bisect.bisect_left(instants, begin + wall << 32, added)
+    for one in sorted(spans, key=_end):
+        before = bisect.bisect_left(instants, _end(one) << 32, added)
         add_instants(instants[added:before])
         added = before
-        begins.append(begin)
-        walls.append(wall)
-        cpus.append(cpu)
-        queues.append(queued)
-        whats.append(kind << 32 | tensor)
+        timed.append((len(begins), one))
+        begins.append(one[0])
+        whats.append(one[4] << 32 | one[5])
     add_instants(instants[added:])
     # Column by column, as array does that for hundreds of marks in the time that a structure takes for ten.
     count = len(begins)
     packed = array.array("Q", bytes(_WORDS * 8 * count))
     packed[0::_WORDS] = array.array("Q", [_WORDS * 8]) * count
-    for place, column in enumerate((begins, walls, cpus, queues), 1):
-        packed[place::_WORDS] = array.array("Q", column)
+    packed[1::_WORDS] = array.array("Q", begins)
     packed[5::_WORDS] = array.array("Q", [step]) * count
     packed[6::_WORDS] = array.array("Q", whats)
+    for place, one in timed:
+        first = place * _WORDS
+        packed[first + 2], packed[first + 3], packed[first + 4] = one[1:4]
     if text is not None:
         address = ctypes.cast(ctypes.c_char_p(text), ctypes.c_void_p).value or 0
         packed[7::_WORDS] = array.array("Q", [address]) * count
