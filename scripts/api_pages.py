@@ -24,6 +24,7 @@ MODULES = {
     "bandoneon.torch.named_recipes": "compositions that have a name",
     "bandoneon.torch.rows": "embedding tables that servers hold",
     "bandoneon.metrics": "a worker's counters for Prometheus",
+    "bandoneon.trace": "names for what a program does, in a job's recording",
     "bandoneon.micro_batches": "batches of sequences of unequal length",
 }
 PAGE = """<!doctype html>
@@ -45,7 +46,7 @@ def main() -> None:
     out = pathlib.Path(sys.argv[1])
     version = importlib.metadata.version("bandoneon")
     pdoc.render.configure(docformat="markdown", show_source=False, footer_text=f"Bandoneon {version}")
-    of_first = {"bandoneon.metrics", "bandoneon.micro_batches"}  # The page of bandoneon brings these.
+    of_first = {"bandoneon.metrics", "bandoneon.micro_batches", "bandoneon.trace"}  # The page of bandoneon brings these.
     pdoc.pdoc(*(name for name in MODULES if name not in of_first), output_directory=out)
     formatter = pygments.formatters.HtmlFormatter(full=True, title=HEADER.name, linenos="inline", lineanchors="line")
     text = HEADER.read_text(encoding="utf-8")

@@ -4,7 +4,7 @@
 the worker of this process, and `LocalCluster` for a whole job inside one process.
 """
 
-from . import metrics
+from . import metrics, trace
 from ._native import CodecTraits, check_codec, codec_traits
 from .errors import (
     AlreadyExists,
@@ -82,4 +82,5 @@ __all__ = [
     "settings_help",
     "shutdown",
     "size",
+    "trace",
 ]

@@ -16,6 +16,7 @@ from ctypes import (
     c_float,
     c_int,
     c_int32,
+    c_int64,
     c_size_t,
     c_uint32,
     c_uint64,
@@ -39,6 +40,7 @@ FUSE = 1
 ABSENT = 1
 RESULT_ABSENT = 1
 RESULT_NONFINITE = 2
+NO_TENSOR = 2**32 - 1  # Mark.tensor of what has none
 
 
 class CodecTraits(enum.IntFlag):
@@ -156,6 +158,20 @@ class RowsStep(ctypes.Structure):
     ]
 
 
+class Mark(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("begin_ns", c_int64),
+        ("wall_ns", c_uint64),
+        ("cpu_ns", c_uint64),
+        ("queued_ns", c_uint64),
+        ("step", c_uint64),
+        ("tensor", c_uint32),
+        ("kind", c_uint32),
+        ("text", c_char_p),
+    ]
+
+
 # name -> (result, arguments). A worker and a cluster are opaque pointers, a ticket is a number.
 _FUNCTIONS = {
     "bdn_abi_version": (c_int, []),
@@ -244,6 +260,8 @@ _FUNCTIONS = {
     "bdn_push_rows": (c_int, [c_void_p, POINTER(RowsStep), POINTER(Rows), c_size_t, POINTER(c_uint64)]),
     "bdn_fetch_rows": (c_int, [c_void_p, POINTER(Rows), c_size_t, POINTER(c_uint64)]),
     "bdn_set_rows": (c_int, [c_void_p, POINTER(Rows), POINTER(c_uint64)]),
+    "bdn_marks": (c_int, [c_void_p, POINTER(Mark), c_size_t]),
+    "bdn_records": (c_int, [c_void_p]),
     "bdn_stats_json": (c_size_t, [c_void_p, c_char_p, c_size_t]),
     "bdn_json_log_line": (c_size_t, [c_char_p, c_char_p, c_double, c_char_p, c_size_t]),
     "bdn_status_json": (c_int, [POINTER(Options), c_double, c_char_p, c_size_t, POINTER(c_size_t)]),

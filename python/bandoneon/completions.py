@@ -57,7 +57,7 @@ class Completions:
 
     def _await_all(self, tickets: Sequence[int], timeout: float | None) -> errors.BandoneonError | None:
         try:
-            results, error = self._worker.wait_all(tickets, timeout)
+            results, error = self._worker.wait_unrecorded(tickets, timeout)
         except errors.BandoneonError as closed:
             return errors.Cancelled(f"the exchange was not waited for: {closed}")
         for ticket in tickets[len(results) :]:

@@ -155,6 +155,20 @@ class Settles(Protocol):
     def settle(self) -> None: ...
 
 
+class Recorder(Protocol):
+    """What records the program's waits, and marks of its own: StepRecorder of bandoneon.torch. No method raises."""
+
+    step: int  # that the program is in
+
+    def begin_wait(self) -> Any: ...
+
+    def end_wait(self, begun: Any) -> None: ...
+
+    def hand_over(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class Worker:
     """One worker of a job. Thread-safe; a forked child may hold one but not use it."""
 
@@ -185,6 +199,7 @@ class Worker:
         self._completions: Completions | None = None
         self.in_charge: int | None = None  # where a TrainingState knows
         self.num_training_states = 0  # that were made
+        self.recorder: Recorder | None = None  # where something records the program's steps
 
         def run() -> None:
             pointer = c_void_p()
@@ -196,6 +211,8 @@ class Worker:
         self.rank: int = self._lib.bdn_rank(self._handle)
         # The number of workers that have joined: all ranks are below it, whoever is lost later.
         self.size: int = self._lib.bdn_joined_size(self._handle)
+        # Whether record_marks() records anything, which is so for as long as the worker lives.
+        self.records = bool(self._lib.bdn_records(self._handle))
 
     # A worker as its group sees it has others: WorkerGroup.
 
@@ -336,6 +353,7 @@ class Worker:
     def leave_at_exit(self, cause: str) -> None:
         """Gives the worker to the end of the process: with exit status 0 it leaves, with any other it ends the
         job for everybody with an error that has the status and `cause`. No call is taken from now on."""
+        self._close_recorder()
         with self._call() as (lib, handle):
             _native.check(lib.bdn_leave_at_exit(handle, _encoded(cause)))
         with self._idle:
@@ -352,6 +370,7 @@ class Worker:
         """Gives everything back. Without leave() before, this ends the job for everybody."""
         if os.getpid() != self._pid or not self._handle:
             return
+        self._close_recorder()
         with self._idle:
             if self._closing:
                 return
@@ -620,6 +639,28 @@ class Worker:
         that error, or None. DeadlineExceeded, where none has ended for `timeout` seconds, leaves its
         ticket valid, as are those behind it. streams: of GPUs, as CUstreams, one a ticket; what is put into
         them from now on finds the results, which may be on their way to their GPU yet."""
+        recorder = self.recorder
+        if recorder is None or not tickets:
+            return self._await(tickets, timeout, streams)
+        begun = recorder.begin_wait()
+        try:
+            return self._await(tickets, timeout, streams, recorder)
+        finally:
+            recorder.end_wait(begun)
+
+    def wait_unrecorded(
+        self, tickets: Sequence[int], timeout: float | None = None
+    ) -> tuple[list[Result], errors.BandoneonError | None]:
+        """wait_all() of a thread that is not the program's, whose waits hold nothing up."""
+        return self._await(tickets, timeout)
+
+    def _await(
+        self,
+        tickets: Sequence[int],
+        timeout: float | None = None,
+        streams: Sequence[int | None] | None = None,
+        recorder: Recorder | None = None,
+    ) -> tuple[list[Result], errors.BandoneonError | None]:
         results: list[Result] = []
         deadline = time.monotonic() + _seconds(timeout)
         report = time.monotonic() + _REPORT_SECONDS
@@ -633,6 +674,9 @@ class Worker:
             results += ended
             if not isinstance(error, errors.DeadlineExceeded):
                 return results, error
+            if recorder is not None:
+                recorder.hand_over()  # For a dump, should this wait never end.
+                recorder = None
             if ended:
                 deadline = time.monotonic() + _seconds(timeout)
             elif left <= SLICE_SECONDS:
@@ -818,6 +862,21 @@ class Worker:
                 handle, numbers, len(tensors), rule.encode(), _seconds(timeout)
             )
         )
+
+    def record_marks(self, marks: ctypes.Array[_native.Mark]) -> None:
+        """Records what the program has done, as marks.pack() gives it. Does nothing where nothing is recorded."""
+        with self._call() as (lib, handle):
+            _native.check(lib.bdn_marks(handle, marks, len(marks)))
+
+    @property
+    def marked_step(self) -> int:
+        """The step that the program is in, as marks have it; 0 where nothing counts steps."""
+        return 0 if self.recorder is None else self.recorder.step
+
+    def _close_recorder(self) -> None:
+        recorder, self.recorder = self.recorder, None
+        if recorder is not None:
+            recorder.close()
 
     def stats(self) -> dict[str, Any]:
         """Counters of this worker: bytes_pushed, bytes_pulled and others.

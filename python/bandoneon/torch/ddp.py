@@ -27,6 +27,7 @@ from .loss_scale import AUTO, LossScale, overflow_as_half
 from .names import named_entries, with_elements
 from .parameters import ParameterSet
 from .step_count import SteppedRounds
+from .step_recorder import model_of, recorder_of
 from .tensors import check_exchangeable, copy_back, fill, memory_for
 from .weight import Weight, average_unit
 
@@ -84,11 +85,17 @@ class DDPState:
             self._prefix,
             replicas_for="DDPState" if check else None,
         )
+        model = model_of(named_parameters)
         trained = with_elements((name, p) for name, p in named_entries(named_parameters) if p.requires_grad)
         members = self._parameters.add(trained)
         self._members = {id(member.param): member for member in members}
         self._reached = _Reached(member.param for member in members)
-        self._stepped = SteppedRounds(member.param for member in members)
+        self._recorder = recorder_of(worker)
+        parameters = weakref.proxy(self._parameters)
+        self._stepped = SteppedRounds((member.param for member in members), self._recorder, lambda: parameters.steps)
+        if self._recorder is not None:
+            pairs = [(member.param, member.tensor) for member in members]
+            self._recorder.watch(self._parameters, model, pairs)
         self._scale = LossScale(scaler, self._links)
         self._round = None
         self._guard = ExchangeGuard(worker, self._parameters.reference)
@@ -155,7 +162,7 @@ class DDPState:
         if self._round is None or self._round.is_over or backward_pass.current_task() == -1:
             self._guard.check()
             self._round = _Round(
-                self._scale, self._weight, self._reached, self._stepped, self._timeout, self._guard
+                self._scale, self._weight, self._reached, self._stepped, self._timeout, self._guard, self._recorder
             )
         return self._round.exchange(self._parameters, self._members, bucket)
 
@@ -233,12 +240,13 @@ class _Round:
     there this worker has no gradients, and errors can be nowhere but in the future.
     """
 
-    def __init__(self, loss_scale, weight, reached, stepped, timeout, guard):
+    def __init__(self, loss_scale, weight, reached, stepped, timeout, guard, recorder):
         self._loss_scale = loss_scale.current()
         self._travels_scaled = loss_scale.travels
         self._reached = reached
         self._timeout = timeout
         self._guard = guard
+        self._recorder = recorder
         self._has_pass = backward_pass.current_task() != -1
         self._weight = weight.now() if self._has_pass else weight.out_of_data
         self._changed = threading.Condition()
@@ -246,6 +254,8 @@ class _Round:
         self._error = None
         self.is_over = not self._has_pass
         if self._has_pass:
+            if recorder is not None:
+                recorder.begin_backward()
             backward_pass.at_end_of_pass(self._end)
         else:
             stepped.lose_count()
@@ -332,6 +342,8 @@ class _Round:
         finally:
             self.is_over = True
             self._reached.forget()
+            if self._recorder is not None:
+                self._recorder.end_backward()
         error = self._take_error()
         if error is not None:
             raise error
@@ -348,9 +360,20 @@ class _Round:
         return error
 
     def _await_all(self):
+        if self._recorder is None:
+            self._await_pending()
+            return
+        begun = self._recorder.begin_wait()
+        try:
+            self._await_pending()
+        finally:
+            self._recorder.end_wait(begun)
+
+    def _await_pending(self):
         with self._changed:
             while self._pending and self._error is None:
-                self._changed.wait(SLICE_SECONDS)
+                if not self._changed.wait(SLICE_SECONDS) and self._recorder is not None:
+                    self._recorder.hand_over()
 
     def _count(self, change):
         with self._changed:

@@ -5,6 +5,7 @@ import weakref
 
 import torch
 
+from .. import marks
 from .forward_overlap import PendingGradient, outside_of_forward, read_too_early
 from .round_parts import leave_slots
 from .round_states import DEFERRED, IDLE, ROUND_EVENTS, SLOT_EVENTS
@@ -83,7 +84,10 @@ class DeferringSynchronizer(Synchronizer):
             self._collect(slots)
             hooks = self.forward_hooks
             if hooks is not None:
+                begun = marks.glance()
                 hooks.step.take([(slot.param, slot.deferred_grad) for slot in slots])
+                if self._recorder is not None:
+                    self._recorder.note_part_of_optimizer(begun)
         for slot in slots:
             slot.state = _IS_TAKEN[slot.state]
             slot.deferred_grad = None
@@ -138,6 +142,8 @@ class DeferringSynchronizer(Synchronizer):
         self._landing.state = _IS_LEFT_IN_FLIGHT[self._landing.state]
         self._note_exchange()
         self._begin_anew()
+        if self._recorder is not None:
+            self._recorder.end_backward()
         self._refuse_changes()
 
     def _round_of_means(self):

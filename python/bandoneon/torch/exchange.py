@@ -10,6 +10,7 @@ from ..errors import InvalidArgument
 from ..session import default_codec, default_worker
 from ..worker import Declaration, Push, Worker
 from .step_count import program_steps
+from .step_recorder import recorder_of
 from .tensors import (
     check_exchangeable,
     check_is_tensor,
@@ -116,6 +117,9 @@ def push_pull(
     if not tensor.numel():
         return Handle(worker, None, tensor, None)  # Of no elements nothing is exchanged, by all workers alike.
     number = worker.declare_once(declaration)
+    recorder = recorder_of(worker)
+    if recorder is not None:
+        recorder.follow_any_optimizer()
     memory = memory_for(tensor, exclusive=True)
     ended = worker.steps_ended
     push = Push(

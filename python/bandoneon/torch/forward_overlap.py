@@ -10,9 +10,9 @@ from torch.utils._pytree import tree_map
 from ..errors import FailedPrecondition, InvalidArgument
 from . import backward_pass
 from .algorithms.per_parameter import PerParameterOptimizer
+from .model_hooks import IdleHook as _IdleHook  # noqa: F401 (where pickles look)
+from .model_hooks import ModelHook, is_compiling
 from .torch_internals import hooks_after_any_step, hooks_before_any_step, no_torch_function
-
-_is_compiling = getattr(torch.compiler, "is_compiling", None) or torch._utils.is_compiling
 
 # Of torch.optim: each parameter's step depends on that parameter, its gradient and its state alone.
 _PER_PARAMETER = tuple(
@@ -49,8 +49,11 @@ def has_other_hooks(optimizer):
     return bool(
         len(optimizer._optimizer_step_pre_hooks) > 1
         or len(optimizer._optimizer_step_post_hooks) > 1
-        or hooks_before_any_step
-        or any(not hasattr(hook, "looks_at_no_gradients") for hook in hooks_after_any_step.values())
+        or any(
+            not hasattr(hook, "looks_at_no_gradients")
+            for hooks in (hooks_before_any_step, hooks_after_any_step)
+            for hook in hooks.values()
+        )
     )
 
 
@@ -273,21 +276,7 @@ class ForwardHooks:
         return [place for parent in reader.parents for place in self._first_to_read(parent)]
 
 
-class _ModelHook:
-    """A hook that stays with its model: in a copy, or once it was pickled, it does nothing."""
-
-    __slots__ = ()
-
-    def __reduce_ex__(self, protocol):
-        return _IdleHook, ()
-
-
-class _IdleHook:
-    def __call__(self, *_):
-        return None
-
-
-class _ForwardHook(_ModelHook):
+class _ForwardHook(ModelHook):
     __slots__ = ("hooks", "is_outermost", "reader")
 
     def __init__(self, hooks, reader, is_outermost):
@@ -296,7 +285,7 @@ class _ForwardHook(_ModelHook):
         self.is_outermost = is_outermost
 
     def __call__(self, module, args):
-        if _is_compiling():
+        if is_compiling():
             if self.is_outermost:
                 _take_all_outside_of_graphs(self.hooks)
             return
@@ -308,7 +297,7 @@ def _take_all_outside_of_graphs(hooks):
     hooks.take_all()
 
 
-class _SettleHook(_ModelHook):
+class _SettleHook(ModelHook):
     __slots__ = ("hooks",)
 
     def __init__(self, hooks):

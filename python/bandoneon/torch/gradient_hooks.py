@@ -1,6 +1,7 @@
 """The hooks on parameters by which a synchronizer hears of gradients. They do not keep it alive, and cost nearly every
 gradient of a training few calls: so they look at what slot and batch have precomputed, and ask it about the others."""
 
+from .. import marks
 from . import backward_pass
 from .round_states import DEFERRED
 
@@ -34,12 +35,15 @@ def gradient_hook(reference, slot, batch):
 def accumulation_hook(reference, slot, batch):
     """When a gradient has been accumulated. All that its synchronizer would ask before it leaves was asked when the
     round was opened, of nearly all gradients of a training."""
-    current_task = backward_pass.current_task
+    current_task, clock = backward_pass.current_task, marks.clock
 
     def hook(_):
         synchronizer = reference()
         if synchronizer is None:
             return
+        note_ready = synchronizer.note_ready
+        if note_ready is not None:
+            note_ready(clock() << 32 | slot.number)
         if slot.leaves_at_once and current_task() == batch.open_for:
             slot.fired = 1
             synchronizer._push(slot, AS_IT_IS_THEN)

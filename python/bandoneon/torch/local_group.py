@@ -94,6 +94,8 @@ class LocalGroup:
 
     def wait(self, work):
         """JobFailed says who is gone, as far as the job knows it; DeadlineExceeded, where nobody is."""
+        recorder = None if work.is_completed() else recorder_of(self._worker)
+        begun = None if recorder is None else recorder.begin_wait()
         try:
             if self._timeout is None:
                 work.wait()
@@ -101,6 +103,9 @@ class LocalGroup:
                 work.wait(datetime.timedelta(seconds=self._timeout))
         except RuntimeError as error:
             raise self._failure(error) from error
+        finally:
+            if recorder is not None:
+                recorder.end_wait(begun)
 
     def _begin(self, call, *arguments):
         try:

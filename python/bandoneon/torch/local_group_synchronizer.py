@@ -179,6 +179,7 @@ class LocalGroupSynchronizer(Synchronizer):
         super().add(members)
         slots, num_bytes, kind = [], 0, None
         for slot in reversed(self._slots[first:]):
+            slot.number = self._parameters.slices_of(slot.member)[0].tensor
             dtype = self._parameters.slices_of(slot.member)[0].dtype
             of_slot = dtype, self._group.device_of(slot.param, slot.member.name)
             size = slot.member.elements * dtype.itemsize

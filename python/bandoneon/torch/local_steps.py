@@ -22,6 +22,7 @@ from .hyperparameters import check_steps
 from .links import Links, link_table, takes_links
 from .names import Names
 from .parameters import ParameterSet, check_weights_fit_float32, terms_by_group
+from .step_recorder import model_of
 from .vote import Vote
 from .weight import Weight
 from .wrapped import WrappedOptimizer
@@ -104,6 +105,7 @@ class LocalSteps(WrappedOptimizer):
         self._weight = Weight(self._steps_since_meeting if links.weight == "steps" else links.weight)
         self._resume_check = ResumeCheck("; without it, call resume_at() in every worker")
         self._links = ParameterSet(worker, table, links.prefix, as_float32=True, takes_shards=True)
+        model = model_of(named_parameters)
         named = Names(named_parameters).in_forward_order(self.param_groups)
         check_weights_fit_float32(named, "LocalSteps")
         self._links.add(named, terms_by_group(self.param_groups, lambda group: outer.rule))
@@ -115,6 +117,8 @@ class LocalSteps(WrappedOptimizer):
         self._links.share_weights(links.timeout)
         self._written = WrittenWeights((m.name, m.param) for m in self._links.members)
         self._begin_at_parameters()
+        pairs = [(member.param, member.tensor) for member in self._links.members]
+        self._record(self._links, lambda own: own.local_steps, model, pairs)
 
     def _begin_at_parameters(self):
         self._common = [

@@ -36,6 +36,7 @@ from .names import Names
 from .parameters import ParameterSet, learning_rates, terms_by_group, tied_by_memory
 from .shards import is_shard, warn_of_unsharded
 from .sliced_parameters import SlicedParameterSet
+from .step_recorder import recorder_of
 from .synchronizer import Synchronizer
 from .torch_internals import module_of
 from .weight import Weight, average_unit
@@ -165,6 +166,9 @@ def DistributedOptimizer(
         worker.settle_before_leaving(synchronizer)
         optimizer.register_state_dict_pre_hook(_settle)
         optimizer.register_load_state_dict_pre_hook(_settle)
+    recorder = optimizer._bandoneon.recorder = recorder_of(worker)
+    if recorder is not None:
+        recorder.watch(parameters, watched)  # Its first hook is before those that take a deferred step.
     return distributed
 
 
@@ -376,6 +380,7 @@ class _Parts:
         self.timeout = timeout
         self._average = average
         self.forward_hooks = None  # with overlap="forward"
+        self.recorder = None  # where step() is recorded
         self.late_parameters = None  # those of the model, where it is known
         self.has_warned_of_local = False
         self.has_warned_of_late = False
@@ -442,6 +447,8 @@ def _check_momentum(groups, names, links, first_group=0):
 
 def _before_step(optimizer, args, kwargs):
     parts = optimizer._bandoneon
+    if parts.recorder is not None:
+        parts.recorder.begin_optimizer()
     _check_all_are_exchanged(optimizer, parts)
     _warn_of_local_gradients(parts)
     parts.ddp_besides.before_step(member.param for member in parts.parameters.members)
@@ -550,8 +557,11 @@ def _settle(optimizer, *_):
 
 
 def _after_step(optimizer, args, kwargs):
-    optimizer._bandoneon.synchronizer.forget_pass()
-    optimizer._bandoneon.parameters.step_count.end_step()
+    parts = optimizer._bandoneon
+    parts.synchronizer.forget_pass()
+    parts.parameters.step_count.end_step()
+    if parts.recorder is not None:
+        parts.recorder.end_optimizer(parts, lambda: parts.parameters.steps)
     once = _closure_of(args, kwargs)
     if once is not None and not once.is_evaluated:
         raise Unimplemented(

@@ -252,6 +252,8 @@ class ParameterSet:
     def release(self):
         """Frees names and parameters for another owner, and gives back what both ends remember of them."""
         self._is_released = True
+        if self.worker.recorder is not None:
+            self.worker.recorder.unwatch(self)
         self.worker.note_good_round(self)  # Nothing more is exchanged that could mend it.
         self.worker.disown(self.reference)
         if self.worker.whole in _owners:

@@ -2,6 +2,7 @@
 
 import weakref
 
+from .._native import NO_TENSOR
 from ..worker import Push
 from . import backward_pass
 from .round_states import DEFERRED, IDLE, SLOT_EVENTS, WAITING
@@ -41,6 +42,7 @@ class Slot:
         # Made once, filled in each round; None of a parameter that is exchanged in slices.
         is_whole = member.tensor is not None
         self.push = Push(member.tensor, None, priority=priority) if is_whole else None
+        self.number = member.tensor if is_whole else NO_TENSOR  # of its tensor, or of the first of its slices
         self.num_bytes = member.elements * member.dtype.itemsize
         self.hooks = []  # on the parameter
         self.accumulation_hooks = []  # on what adds to its gradient, where that is a mean

@@ -30,6 +30,7 @@ from .hints import Closure
 from .loss_scale import RefusesGradScaler
 from .served_rows import Embedding, EmbeddingBag, ServedModule
 from .step_count import StepCount
+from .step_recorder import recorder_of
 from .tensors import host_empty, host_values, host_zeros
 from .weight import Weight
 from .wrapped import evaluate
@@ -205,6 +206,13 @@ class RowOptimizer(RefusesGradScaler, torch.optim.Optimizer):
         self._declare(modules, prefix)
         self._step_count = StepCount(self._worker)
         self._step_count.follow(self)
+        self._recorder = recorder_of(self._worker)
+        if self._recorder is not None:
+            self._recorder.watch(self, model if is_whole else None)
+            self.register_step_pre_hook(lambda own, *_: own._recorder.begin_optimizer())
+            self.register_step_post_hook(
+                lambda own, *_: own._recorder.end_optimizer(own, lambda: own._step_count.ended)
+            )
         self._worker.settle_before_leaving(self)
 
     def _declare(self, modules: list[list[tuple[str, ServedModule]]], prefix: str) -> None:
@@ -356,6 +364,8 @@ class RowOptimizer(RefusesGradScaler, torch.optim.Optimizer):
         """Frees the tables' names, and has the servers forget the rows once all workers have come so far."""
         self.settle()
         self.is_closed = True
+        if self._recorder is not None:
+            self._recorder.unwatch(self)
         self._worker.disown(self._owner)
 
     def _check_rules(self) -> None:

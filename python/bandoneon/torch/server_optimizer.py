@@ -17,6 +17,7 @@ from .hyperparameters import check_not_negative, rule_text
 from .links import Links, link_table, takes_links
 from .names import Names
 from .parameters import ParameterSet, check_weights_fit_float32, terms_by_group
+from .step_recorder import model_of
 from .tensors import host_empty, host_zeros
 from .vote import Vote
 from .weight import Weight
@@ -82,6 +83,7 @@ class ServerOptimizer(WrappedOptimizer):
         self._max_norm = max_norm
         self._resume_check = ResumeCheck("; without it, call resume_at(step) in every worker")
         self.skipped_steps = 0
+        model = model_of(named_parameters)
         named = Names(named_parameters).in_forward_order(self.param_groups)
         check_weights_fit_float32(named, "ServerOptimizer")
         self._links.add(named, terms_by_group(self.param_groups, self._rule_of))
@@ -91,6 +93,8 @@ class ServerOptimizer(WrappedOptimizer):
         self._written = WrittenWeights((m.name, m.param) for m in self._links.members)
         self._written.note()
         self._links.step_count.follow(self)
+        pairs = [(member.param, member.tensor) for member in self._links.members]
+        self._record(self._links, lambda own: own._links.steps, model, pairs)
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> Any:

@@ -2,7 +2,7 @@
 
 import weakref
 
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 
 class StepCount:
@@ -31,7 +31,8 @@ class SteppedRounds:
     has stepped after. However many do, and whoever holds which of the parameters: all workers' rounds are
     stepped on, or none's."""
 
-    def __init__(self, params):
+    def __init__(self, params, recorder=None, steps=None):
+        """recorder: the StepRecorder that is to note those steps; steps: a function for the number of rounds."""
         self._ids = {id(param) for param in params}
         self._ended = 0
         self._has_stepped = False
@@ -44,8 +45,24 @@ class SteppedRounds:
                 watch._note(optimizer)
 
         after_step.looks_at_no_gradients = True
-        self._handle = register_optimizer_step_post_hook(after_step)
-        weakref.finalize(self, self._handle.remove).atexit = False
+        self._handles = [register_optimizer_step_post_hook(after_step)]
+        if recorder is not None:
+            self._handles += self._record(recorder, steps)
+        weakref.finalize(self, _remove, self._handles).atexit = False
+
+    def _record(self, recorder, steps):
+        has_part = _has_part_of(self._ids)
+
+        def before(optimizer, args, kwargs):
+            if has_part(optimizer):
+                recorder.begin_optimizer()
+
+        def after(optimizer, args, kwargs):
+            if has_part(optimizer):
+                recorder.end_optimizer(optimizer, steps)
+
+        before.looks_at_no_gradients = after.looks_at_no_gradients = True
+        return [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
 
     def begin_round(self):
         """The count as Push has it, 0 where it is not known."""
@@ -59,12 +76,20 @@ class SteppedRounds:
         self._is_known = False
 
     def close(self):
-        self._handle.remove()
+        _remove(self._handles)
 
     def _note(self, optimizer):
         if not self._has_stepped:
-            groups = optimizer.param_groups
-            self._has_stepped = any(not self._ids.isdisjoint(map(id, group["params"])) for group in groups)
+            self._has_stepped = _has_part_of(self._ids)(optimizer)
+
+
+def _has_part_of(ids):
+    return lambda optimizer: any(not ids.isdisjoint(map(id, group["params"])) for group in optimizer.param_groups)
+
+
+def _remove(handles):
+    for handle in handles:
+        handle.remove()
 
 
 def program_steps(ended):

@@ -13,6 +13,7 @@ from .outbox import Outbox, zeros_for
 from .round_notices import Notices
 from .round_parts import Batch, Round, Slot, leave_slots, open_slots
 from .round_states import IDLE, LOCAL, OPEN, ROUND_EVENTS, SLOT_EVENTS, WAITING
+from .step_recorder import recorder_of
 from .tensors import copy_back, streams_for
 
 _LOCAL_BEGINS = ROUND_EVENTS["a_local_pass_begins"]
@@ -43,6 +44,9 @@ class Synchronizer:
         their pass has ended."""
         self._parameters = parameters
         self._worker = parameters.worker
+        self._recorder = recorder_of(parameters.worker)
+        # Of the recorder, for the hooks of gradients; None where nothing is recorded.
+        self.note_ready = None if self._recorder is None else self._recorder.note_ready
         self._loss_scale = loss_scale
         self._weights = weight
         self._rates_now = rates
@@ -305,6 +309,8 @@ class Synchronizer:
     def _reach_outermost(self, task):
         if self._round.state is not IDLE and self._round.outermost is None:
             self._round.outermost = task
+            if self._recorder is not None:
+                self._recorder.begin_backward()
             self._open_batch()
             # After what the program has put at the end of this pass, which may change gradients, too.
             backward_pass.at_end_of_pass(lambda: backward_pass.at_end_of_pass(self._finish_pass))
@@ -362,6 +368,8 @@ class Synchronizer:
         self._settle_attendance()
         self._note_exchange()
         self._leave_round()
+        if self._recorder is not None:
+            self._recorder.end_backward()
         self._refuse_changes()
         self._refuse_frozen_here()
 

@@ -51,6 +51,8 @@ _get_objects = needed("gc:get_objects")
 
 # Those that some versions lack, where there is another way: None there.
 raw_stream_of_gpu = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+# Whether a profiler runs in this thread.
+is_profiling = getattr(torch.autograd, "_profiler_enabled", lambda: False)
 num_users_of_storage = getattr(torch._C, "_storage_Use_Count", None)
 
 

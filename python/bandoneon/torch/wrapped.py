@@ -11,6 +11,7 @@ from .ddp_besides import DDPBesides
 from .foreign_words import check_optimizer
 from .loss_scale import RefusesGradScaler
 from .parameters import learning_rates
+from .step_recorder import recorder_of
 
 
 class WrappedOptimizer(RefusesGradScaler, torch.optim.Optimizer):
@@ -32,6 +33,17 @@ class WrappedOptimizer(RefusesGradScaler, torch.optim.Optimizer):
         inner.is_inside = type(self).__name__
         besides = DDPBesides(type(self).__name__, self.has_local_models)
         self.register_step_pre_hook(lambda own, *_: besides.before_step(_params_of(own.param_groups)))
+        self._recorder = None
+
+    def _record(self, owner, steps, model=None, pairs=()):
+        """Has steps recorded, and what StepRecorder.watch() notes. steps: a function of this optimizer, for the number
+        of its steps."""
+        self._recorder = recorder = recorder_of(owner.worker)
+        if recorder is None:
+            return
+        recorder.watch(owner, model, pairs)
+        self.register_step_pre_hook(lambda own, *_: own._recorder.begin_optimizer())
+        self.register_step_post_hook(lambda own, *_: own._recorder.end_optimizer(own, lambda: steps(own)))
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ from ..link_options import LinkOptions, LinkTable
 from ..links import Links, takes_links
 from ..names import Names
 from ..parameters import ParameterSet, check_apart, check_weights_fit_float32
+from ..step_recorder import model_of
 from ..tensors import host_empty
 from ..wrapped import WrappedOptimizer
 
@@ -99,6 +100,7 @@ class CSER(WrappedOptimizer):
         self._resume_check = ResumeCheck(
             "; without it, load what was saved inside averaged_weights(), and call resume_at(step) in every worker"
         )
+        model = model_of(named_parameters)
         named = Names(named_parameters).in_forward_order(self.param_groups)
         worker = worker or default_worker()
         check_weights_fit_float32(named, "CSER")
@@ -121,6 +123,8 @@ class CSER(WrappedOptimizer):
         self._mean = None  # Declared when averaged_weights() is first asked for.
         self._common = None
         self._begin_at_parameters()
+        pairs = [(member.param, member.tensor) for member in self._reset.members]
+        self._record(self._reset, lambda own: own.steps, model, pairs)
 
     def _begin_at_parameters(self):
         if self.settings["implementation"] == "residual":

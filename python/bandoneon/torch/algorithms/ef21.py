@@ -17,6 +17,7 @@ from ..links import Links, link_table, takes_links
 from ..local_memory import LocalMemory
 from ..names import Names
 from ..parameters import ParameterSet, terms_by_group
+from ..step_recorder import model_of
 from ..tensors import host_zeros
 from ..vote import Vote
 from ..wrapped import WrappedOptimizer, evaluate
@@ -78,6 +79,7 @@ class EF21(WrappedOptimizer):
         table = link_table(links, push="ef(onebit(block=64))", pull="delta(onebit(block=64))")
         _check_links(table)
         worker = worker or default_worker()
+        model = model_of(named_parameters)
         named = Names(named_parameters).in_forward_order(self.param_groups)
         self._links = ParameterSet(worker, table, links.prefix, as_float32=True)
         self._links.check_owner(named)
@@ -98,6 +100,8 @@ class EF21(WrappedOptimizer):
         self._links.share_weights(links.timeout)
         self._links.step_count.follow(self)
         self._sharers = len(worker.present(links.timeout))
+        pairs = [(param, member.tensor) for (_, param), member in zip(named, self._links.members)]
+        self._record(self._links, lambda own: own._links.steps, model, pairs)
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> Any:

@@ -139,6 +139,9 @@ class KFAC(WrappedOptimizer):
         ]
         weakref.finalize(self, _remove, self._hooks).atexit = False
         worker.settle_before_leaving(self)
+        if parts.recorder is not None:
+            parts.recorder = None  # Its steps are parts of those of this optimizer.
+            self._record(parts.parameters, lambda own: own._parameters.steps)
         if self.plain_layers and worker.rank == worker.first_rank():
             warnings.warn(
                 f"KFAC takes Linear and Conv2d, and leaves {_listed(self.plain_layers)} to {type(optimizer).__name__} as they "

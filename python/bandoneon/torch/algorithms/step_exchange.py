@@ -18,6 +18,7 @@ from ..local_memory import LocalMemory
 from ..loss_scale import RefusesGradScaler
 from ..names import Names, split_names
 from ..parameters import Member, ParameterSet
+from ..step_recorder import model_of, recorder_of
 from ..wrapped import evaluate, refuse_pickling
 
 
@@ -55,6 +56,7 @@ class StepExchangeOptimizer(RefusesGradScaler, torch.optim.Optimizer):
         options on which a saved state depends. table: the LinkTable of `links`. memories: names of float32 arrays, each
         like its parameter and zeros at first, that are this worker's own. how: as ParameterSet's."""
         self._links = None  # Of the parameters that __init__ of the base adds, all at once below.
+        model = model_of(params)
         params, named_parameters = split_names(params)
         super().__init__(params, defaults)
         named = Names(named_parameters).in_forward_order(self.param_groups)
@@ -73,6 +75,11 @@ class StepExchangeOptimizer(RefusesGradScaler, torch.optim.Optimizer):
         self._resume_check = ResumeCheck("; without it, call resume_at() in every worker")
         besides = DDPBesides(type(self).__name__, steps_locally=False)
         self.register_step_pre_hook(lambda own, *_: besides.before_step(m.param for m in own._links.members))
+        self._recorder = recorder_of(self._links.worker)
+        if self._recorder is not None:
+            self._recorder.watch(self._links, model, [(member.param, member.tensor) for member in self._links.members])
+            self.register_step_pre_hook(lambda own, *_: own._recorder.begin_optimizer())
+            self.register_step_post_hook(lambda own, *_: own._recorder.end_optimizer(own, lambda: own._links.steps))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if self._links is not None:
