@@ -106,6 +106,7 @@ class LocalJob {
   int GiveUp(const absl::Status& why);
 
   const std::string& scheduler_address() const { return scheduler_address_; }
+  const std::string& job_id() const { return job_id_; }
   // Returns "http://127.0.0.1:7070/"; empty where there is no status page. To be called after
   // StartDaemons.
   const std::string& page_url() const { return page_url_; }

@@ -12,6 +12,8 @@
 #include "cli/guardian.h"
 #include "cli/local_job.h"
 #include "cli/tcp_probe.h"
+#include "trace/hang_report.h"
+#include "trace/job_trace.h"
 
 namespace bdn::cli {
 namespace {
@@ -100,6 +102,8 @@ constexpr char kExamples[] =
 
 constexpr int64_t kMostPerHost = 1024;
 constexpr int64_t kMostRestarts = 1'000'000;
+// So much of a failed job's recordings is read to say whom it waited for.
+constexpr int64_t kRecordedBeforeTheEndNs = 60'000'000'000;
 
 // Returns a setting of the job: what --set says, else the environment; empty where neither does.
 std::string SettingOf(const Variables& settings, const std::string& variable) {
@@ -245,6 +249,20 @@ int OpenWorkerInput() {
   return fds[0];
 }
 
+// Says whom a failed job waited for, where its processes have left recordings on this machine.
+void SayWhoWasWaitedFor(LocalJob* job, const Variables& settings) {
+  for (const char* const variable : {"BANDONEON_TRACE", "BANDONEON_RECORDER_DIR"}) {
+    const std::string directory = SettingOf(settings, variable);
+    if (directory.empty()) continue;
+    const absl::StatusOr<JobTrace> recorded =
+        ReadJob(directory, {.job = job->job_id(), .records = {.last_ns = kRecordedBeforeTheEndNs}});
+    if (!recorded.ok()) continue;  // of another machine, or the job failed before there were any
+    job->Say(absl::StrFormat("%s. See `bandoneon trace hang %s --job %s`",
+                             ExplainHang(*recorded).sentence, directory, job->job_id()));
+    return;
+  }
+}
+
 int RunJob(const JobOptions& options, const std::vector<std::string>& command,
            const std::string& directory) {
   LocalJob job(options, directory);
@@ -260,7 +278,9 @@ int RunJob(const JobOptions& options, const std::vector<std::string>& command,
   }
   for (int i = 0; status.ok() && i < options.workers; ++i) status = job.StartWorker(command);
   if (!status.ok()) return job.GiveUp(status);
-  return job.Wait();
+  const int code = job.Wait();
+  if (code != 0) SayWhoWasWaitedFor(&job, options.settings);
+  return code;
 }
 
 }  // namespace

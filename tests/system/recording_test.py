@@ -87,6 +87,8 @@ def test_a_job_that_fails_leaves_its_recordings_and_hang_reads_them(tmp_path, mo
     assert said is not None and pathlib.Path(said[1]).parent == tmp_path, text
     done = subprocess.run([BIN / "bandoneon", "trace", "hang", tmp_path], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0 and "worker 0" in done.stdout, done.stdout + done.stderr
+    # run says the sentence of that command as its last line.
+    assert f"[run] {done.stdout.splitlines()[0]} See `bandoneon trace hang {tmp_path} --job" in text.splitlines()[-1], text
 
 
 def test_a_wrong_setting_is_named():
