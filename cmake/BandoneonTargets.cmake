@@ -1,3 +1,5 @@
+include(BandoneonHeaders)
+
 # The root of the tree, also when compressors/ is the project.
 get_filename_component(BDN_ROOT ${CMAKE_CURRENT_LIST_DIR}/.. ABSOLUTE)
 
@@ -10,6 +12,7 @@ function(bdn_library name)
   target_include_directories(${name} PUBLIC ${BDN_ROOT})
   target_link_libraries(${name} PUBLIC ${ARG_DEPS} PRIVATE bdn_options ${ARG_PRIVATE_DEPS})
   set_target_properties(${name} PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON)
+  bdn_share_headers(${name} library)
 endfunction()
 
 # bdn_test(NAME SRCS ... DEPS ... [LABELS short|medium|long] [TIMEOUT seconds]): one GoogleTest binary,
@@ -31,6 +34,7 @@ function(bdn_test name)
   elseif(CMAKE_BUILD_TYPE STREQUAL "Release")
     target_compile_options(${name} PRIVATE -O1)
   endif()
+  bdn_share_headers(${name} test <gmock/gmock.h> <gtest/gtest.h>)
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
     PROPERTIES LABELS ${ARG_LABELS} TIMEOUT ${ARG_TIMEOUT})
 endfunction()

@@ -75,7 +75,7 @@ def check(job, names):
     return known
 
 
-@pytest.mark.parametrize("case", ALGORITHMS, ids=["every step", "meetings", "rarer meetings"])
+@pytest.mark.parametrize("case", [*ALGORITHMS[:2], pytest.param(ALGORITHMS[2], marks=pytest.mark.long)], ids=["every step", "meetings", "rarer meetings"])
 def test_a_worker_comes_back(start, case):
     job = start(case)
     lose(job, "worker 0", 2)
@@ -200,7 +200,7 @@ def test_sigterm_leaves_and_the_process_asks_for_a_restart(start):
     assert "SIGTERM asked it to leave" in job.processes["scheduler"].output()
 
 
-@pytest.mark.parametrize("least", [2, 3])
+@pytest.mark.parametrize("least", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_where_the_job_may_not_go_on_all_save_and_end(start, tmp_path, least):
     place = {"TEST_DIRECTORY": str(tmp_path / "checkpoint"), "TEST_EVERY": "1000000"}
     job = start("adamw", f"--min-workers={least}", **place)

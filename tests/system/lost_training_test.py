@@ -38,7 +38,10 @@ def same_line(outputs, what):
     return lines.pop()
 
 
-@pytest.mark.parametrize("optimizer", ["DistributedOptimizer", "CSER", "CSER-model"])
+LAYOUTS = [pytest.param("shared", marks=pytest.mark.long), "hosts", pytest.param("rank0", marks=pytest.mark.long)]
+
+
+@pytest.mark.parametrize("optimizer", ["DistributedOptimizer", "CSER", pytest.param("CSER-model", marks=pytest.mark.long)])
 def test_those_that_are_left_train_to_their_own_optimum(optimizer):
     outputs = run(optimizer)
     assert len(outputs) == 2, outputs
@@ -57,7 +60,7 @@ def test_ef21_ends_with_an_error_that_says_why():
     assert "min-workers" in refused and "checkpoint" in refused
 
 
-@pytest.mark.parametrize("layout", ["shared", "hosts", "rank0"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_those_that_are_left_save_and_the_next_job_goes_on(layout, tmp_path):
     place = {"TEST_DIRECTORY": str(tmp_path), "TEST_LAYOUT": layout}
     outputs = run("save", **place)
@@ -68,7 +71,7 @@ def test_those_that_are_left_save_and_the_next_job_goes_on(layout, tmp_path):
         assert len(loaded) == workers and same_line(loaded, "loaded") == saved
 
 
-@pytest.mark.parametrize("layout", ["shared", "hosts", "rank0"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_checkpoint_before_a_loss_stays_whole(layout, tmp_path):
     place = {"TEST_DIRECTORY": str(tmp_path), "TEST_LAYOUT": layout}
     outputs = run("killed", **place)
