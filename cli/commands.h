@@ -34,6 +34,9 @@ int BenchCodecsCommand(Arguments args);
 int CertsInitCommand(Arguments args);
 int CertsIssueCommand(Arguments args);
 int CertsShowCommand(Arguments args);
+int TraceMergeCommand(Arguments args);
+int TraceExplainCommand(Arguments args);
+int TraceHangCommand(Arguments args);
 // These two are the worker processes of the benchmarks, which start them.
 int BenchWorkerCommand(Arguments args);
 int IdleWorkerCommand(Arguments args);

@@ -2,10 +2,12 @@
 
     build/venv/bin/python tests/bench/observing_cost.py
     build/venv/bin/python tests/bench/observing_cost.py --rounds 9 --json
+    build/venv/bin/python tests/bench/observing_cost.py --rounds 15 --seconds 10 --idle-seconds 0 \
+        --ways "nothing recorded,unobserved,all recorded in files"
 
-Two workers and two servers on this machine exchange gradients by ef(onebit) in steps that compute nothing, in three ways, in turns:
-nothing listens; all daemons have metrics, read every 15 s; and every second, with the status page open besides, which asks every
-second too. All runs have the same number of steps. CPU time is that of all daemons and workers, without the reader's; what a step
+Two workers and two servers on this machine exchange gradients by ef(onebit) in steps that compute nothing, in several ways, in turns:
+nothing is recorded; nothing listens, and the latest spans are recorded, as by default; all spans are recorded in files; all daemons
+have metrics, read every 15 s; and every second, with the status page open besides, which asks every second too. All runs have the same number of steps. CPU time is that of all daemons and workers, without the reader's; what a step
 takes beyond the one that nobody looks at is the cost, and where steps compute its share is less. Then the workers stand still, and
 it is said how much of a core the daemons use together: what being read takes is seen there best. Medians over the rounds, with the least and the greatest.
 """
@@ -28,8 +30,14 @@ import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 WARMUP_STEPS = 20
-# By way: seconds between two scrapes, or None where nothing listens; whether the page is open.
-WAYS = {"unobserved": (None, False), "scraped every 15 s": (15.0, False), "scraped every second, page open": (1.0, True)}
+# By way: seconds between two scrapes, or None where nothing listens; whether the page is open; settings.
+WAYS = {
+    "nothing recorded": (None, False, ["recorder-bytes=0"]),
+    "unobserved": (None, False, []),
+    "all recorded in files": (None, False, ["trace=FOLDER/trace"]),
+    "scraped every 15 s": (15.0, False, []),
+    "scraped every second, page open": (1.0, True, []),
+}
 
 
 def main():
@@ -37,8 +45,8 @@ def main():
     if "BANDONEON_RANK" in os.environ:
         return work(options)
     steps = options.steps or max(10, round(options.seconds / run(options, "unobserved", 50, 0.0)["step_ms"] * 1e3))
-    rounds = [{way: run(options, way, steps, options.idle_seconds) for way in WAYS} for _ in range(options.rounds)]
-    rows = {way: summary(way, rounds) for way in WAYS}
+    rounds = [{way: run(options, way, steps, options.idle_seconds) for way in options.ways} for _ in range(options.rounds)]
+    rows = {way: summary(way, rounds) for way in options.ways}
     if options.json:
         print(json.dumps({"steps": steps, "rounds": options.rounds, "ways": rows}))
         return None
@@ -55,6 +63,7 @@ def parse():
     parser.add_argument("--seconds", type=float, default=30.0, help="of a run, about, unless --steps says how long it is")
     parser.add_argument("--steps", type=int, default=0)
     parser.add_argument("--idle-seconds", type=float, default=15.0)
+    parser.add_argument("--ways", type=lambda text: text.split(","), default=list(WAYS), help="of these alone, with commas between them")
     parser.add_argument("--tensors", type=int, default=16)
     parser.add_argument("--elements", type=int, default=1 << 18, help="of a tensor")
     parser.add_argument("--json", action="store_true")
@@ -106,13 +115,15 @@ def tell(worker, text):
 
 def run(options, way, steps, idle_seconds):
     """What one job took: {what: number}."""
-    interval, has_page = WAYS[way]
+    interval, has_page, settings = WAYS[way]
     command = [ROOT / "build/release/bin/bandoneon", "run", "-n", "2", "-s", "2"]
     if interval is not None:
         command += ["--set", "metrics-listen=127.0.0.1:0"]
     if has_page:
         command += ["--http-listen", "127.0.0.1:0"]
     with tempfile.TemporaryDirectory() as folder:
+        for setting in settings:
+            command += ["--set", setting.replace("FOLDER", folder)]
         go = folder + "/go-"
         for rank in range(2):
             os.mkfifo(go + str(rank))

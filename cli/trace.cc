@@ -1,0 +1,207 @@
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
+#include "cli/commands.h"
+#include "trace/hang_report.h"
+#include "trace/job_trace.h"
+#include "trace/step_report.h"
+#include "trace/timeline.h"
+#include "trace/torch_profile.h"
+
+namespace bdn::cli {
+namespace {
+
+// Viewers take no longer JSON.
+constexpr uint64_t kMaxJsonBytes = 500'000'000;
+// About 15 GB of memory.
+constexpr uint64_t kMaxRecords = 150'000'000;
+
+constexpr Flag kJobFlag = {"job", 0, "NAME", "of which job, where DIR has several"};
+constexpr Flag kLastFlag = {
+    "last", 0, "TIME", "read only what ended so long before the end of each recording, or later"};
+
+constexpr Flag kMergeFlags[] = {
+    {"output", 'o', "FILE", "what to write: FILE.pftrace, FILE.json or FILE.json.gz"},
+    {"torch", 0, "[RANK=]FILE ...",
+     "profiles of PyTorch to put on the same axis, .json or .json.gz"},
+    {"force", 0, nullptr, "write JSON that is longer than viewers take (500 MB)"},
+    kJobFlag,
+    kLastFlag,
+};
+constexpr char kMergeUsage[] =
+    "usage: bandoneon trace merge DIR -o FILE [options]\n\n"
+    "Makes one timeline of a job's recordings (setting trace) for ui.perfetto.dev: a process for "
+    "each\nnode, a track for each thread, and flows from a push to the decoding of its reply.\n";
+constexpr char kMergeExamples[] =
+    "  bandoneon trace merge recordings -o job.pftrace\n"
+    "  bandoneon trace merge recordings -o job.json.gz --torch 0=rank0.json 1=rank1.json\n";
+
+constexpr Flag kExplainFlags[] = {
+    {"step", 0, "NUMBER", "one step, with its critical path piece by piece"},
+    {"json", 0, nullptr, "print all figures as JSON"},
+    kJobFlag,
+    kLastFlag,
+};
+constexpr char kExplainUsage[] =
+    "usage: bandoneon trace explain DIR [options]\n\n"
+    "Says where the time of a job's steps went: the critical path, the communication that the "
+    "programs\nwaited for, and why the slowest steps were slow.\n";
+constexpr char kExplainExamples[] =
+    "  bandoneon trace explain recordings\n"
+    "  bandoneon trace explain recordings --step 812\n"
+    "  bandoneon trace explain recordings --json | python3 -m json.tool\n";
+
+constexpr Flag kHangFlags[] = {
+    {"json", 0, nullptr, "print it as JSON"},
+    kJobFlag,
+    kLastFlag,
+};
+constexpr char kHangUsage[] =
+    "usage: bandoneon trace hang DIR [options]\n\n"
+    "Says which node all others wait for where the recordings end: the tensor and step, and what "
+    "it did last.\n";
+constexpr char kHangExamples[] =
+    "  bandoneon trace hang recordings\n"
+    "  bandoneon trace hang recordings --last 60s\n";
+
+int Failed(const char* name, const absl::Status& status) {
+  fprintf(stderr, "bandoneon %s: %s\n", name, std::string(status.message()).c_str());
+  return 1;
+}
+
+// The arguments of a command: its directory, and its flags.
+struct TraceArguments {
+  std::string directory;
+  CommandFlags flags;
+  JobSelection selection;
+};
+
+// Gives each file behind --torch the option of its own that it stands for.
+std::vector<std::string> WithEachTorch(Arguments args) {
+  std::vector<std::string> each;
+  bool is_torch = false;
+  for (const std::string& arg : args) {
+    if (is_torch && !arg.starts_with('-') && each.back() != "--torch") each.emplace_back("--torch");
+    if (arg.starts_with('-')) is_torch = arg == "--torch";
+    each.push_back(arg);
+  }
+  return each;
+}
+
+absl::StatusOr<TraceArguments> ParseArguments(std::span<const Flag> flags, Arguments args) {
+  if (args.empty() || args[0].starts_with('-')) {
+    return absl::InvalidArgumentError(
+        "which recordings? The directory that setting trace names comes first");
+  }
+  constexpr std::string_view kRepeated[] = {"torch"};
+  auto parsed = CommandFlags::Parse(flags, WithEachTorch(args.subspan(1)), kRepeated);
+  if (!parsed.ok()) return parsed.status();
+  TraceArguments arguments{.directory = args[0], .flags = *parsed};
+  arguments.selection.job = parsed->Text("job");
+  arguments.selection.records.max_records = kMaxRecords;
+  if (parsed->Has("last")) {
+    const auto last = parsed->Duration("last", std::chrono::milliseconds(0));
+    if (!last.ok()) return last.status();
+    arguments.selection.records.last_ns = std::chrono::nanoseconds(*last).count();
+  }
+  return arguments;
+}
+
+// Reads a profile that is named as FILE or RANK=FILE.
+absl::StatusOr<TorchProfile> ReadProfile(const std::string& named) {
+  const size_t equals = named.find('=');
+  int rank = 0;
+  if (equals != std::string::npos && absl::SimpleAtoi(named.substr(0, equals), &rank) &&
+      rank >= 0) {
+    return ReadTorchProfile(named.substr(equals + 1), rank);
+  }
+  return ReadTorchProfile(named, std::nullopt);
+}
+
+void Print(const std::string& text) { fwrite(text.data(), 1, text.size(), stdout); }
+
+}  // namespace
+
+int TraceMergeCommand(Arguments args) {
+  constexpr char kName[] = "trace merge";
+  if (PrintedHelp(args, kMergeUsage, kMergeFlags, kMergeExamples)) return 0;
+  const auto arguments = ParseArguments(kMergeFlags, args);
+  if (!arguments.ok()) return UsageError(kName, arguments.status());
+  const std::string path = arguments->flags.Text("output");
+  if (path.empty()) {
+    return UsageError(kName, absl::InvalidArgumentError(
+                                 "into which file? say -o FILE.pftrace or -o FILE.json.gz"));
+  }
+  std::vector<TorchProfile> profiles;
+  for (const std::string& named : arguments->flags.All("torch")) {
+    auto profile = ReadProfile(named);
+    if (!profile.ok()) return Failed(kName, profile.status());
+    profiles.push_back(*std::move(profile));
+  }
+  const auto job = ReadJob(arguments->directory, arguments->selection);
+  if (!job.ok()) return Failed(kName, job.status());
+  const uint64_t max_bytes =
+      arguments->flags.Has("force") ? std::numeric_limits<uint64_t>::max() : kMaxJsonBytes;
+  if (const absl::Status written = WriteTimeline(*job, profiles, path, max_bytes); !written.ok()) {
+    return Failed(kName, written);
+  }
+  for (const std::string& warning : job->warnings) {
+    fprintf(stderr, "bandoneon trace merge: note: %s\n", warning.c_str());
+  }
+  size_t records = 0;
+  for (const JobNode& node : job->nodes) records += node.trace.records.size();
+  printf("%s: job %s, %zu nodes, %zu records, %zu exchanges, %.1f s. Open it at ui.perfetto.dev\n",
+         path.c_str(), job->job.c_str(), job->nodes.size(), records, job->exchanges.size(),
+         static_cast<double>(job->LastNs() - job->FirstNs()) * 1e-9);
+  return 0;
+}
+
+int TraceExplainCommand(Arguments args) {
+  constexpr char kName[] = "trace explain";
+  if (PrintedHelp(args, kExplainUsage, kExplainFlags, kExplainExamples)) return 0;
+  const auto arguments = ParseArguments(kExplainFlags, args);
+  if (!arguments.ok()) return UsageError(kName, arguments.status());
+  const auto number = arguments->flags.Int("step", 0, 0, std::numeric_limits<int64_t>::max());
+  if (!number.ok()) return UsageError(kName, number.status());
+  const auto job = ReadJob(arguments->directory, arguments->selection);
+  if (!job.ok()) return Failed(kName, job.status());
+  const JobReport report = ExplainJob(*job);
+  std::optional<uint64_t> step;
+  if (arguments->flags.Has("step")) {
+    step = static_cast<uint64_t>(*number);
+    const auto has_number = [&](const StepReport& one) { return one.step == *step; };
+    if (std::none_of(report.steps.begin(), report.steps.end(), has_number)) {
+      return Failed(kName, absl::NotFoundError(
+                               report.steps.empty()
+                                   ? "no step has ended in these recordings"
+                                   : absl::StrFormat("step %d is not in these recordings, which "
+                                                     "have steps %d to %d",
+                                                     *step, report.steps.front().step,
+                                                     report.steps.back().step)));
+    }
+  }
+  Print(arguments->flags.Has("json") ? ReportJson(*job, report, step)
+                                     : ReportText(*job, report, step));
+  return 0;
+}
+
+int TraceHangCommand(Arguments args) {
+  constexpr char kName[] = "trace hang";
+  if (PrintedHelp(args, kHangUsage, kHangFlags, kHangExamples)) return 0;
+  const auto arguments = ParseArguments(kHangFlags, args);
+  if (!arguments.ok()) return UsageError(kName, arguments.status());
+  const auto job = ReadJob(arguments->directory, arguments->selection);
+  if (!job.ok()) return Failed(kName, job.status());
+  const HangReport report = ExplainHang(*job);
+  Print(arguments->flags.Has("json") ? HangJson(*job, report) : HangText(*job, report));
+  return 0;
+}
+
+}  // namespace bdn::cli

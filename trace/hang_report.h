@@ -1,0 +1,49 @@
+#ifndef BANDONEON_TRACE_HANG_REPORT_H_
+#define BANDONEON_TRACE_HANG_REPORT_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trace/job_trace.h"
+
+namespace bdn {
+
+// What a node was doing when the recordings end. Ages are against the newest time of all nodes.
+struct NodeState {
+  uint32_t node = 0;  // its index in JobTrace::nodes
+  std::string last;   // "decode of 'fc.weight' step 811"; empty where it recorded nothing
+  double last_age_s = 0;
+  std::string last_mark;  // likewise of its program
+  double last_mark_age_s = 0;
+  double sign_age_s = 0;      // of the last sign of life: a record or a reading of its clock
+  bool has_ended = false;     // it closed its recording in order
+  bool is_silent = false;     // it did not, and gave no sign while others did
+  size_t open_exchanges = 0;  // of a worker: pushed, and not answered
+};
+
+// A round that some workers have pushed and others have not.
+struct OpenRound {
+  uint64_t key = 0;
+  uint64_t step = 0;
+  std::vector<NodeId> pushed;
+  std::vector<NodeId> missing;
+  int64_t since_ns = 0;  // the first push
+};
+
+struct HangReport {
+  std::string sentence;  // whom all wait for, and what it did last
+  std::vector<NodeState> nodes;
+  std::vector<OpenRound> rounds;  // the oldest first
+};
+
+// Says whom a job waits for where its recordings end.
+HangReport ExplainHang(const JobTrace& job);
+
+std::string HangText(const JobTrace& job, const HangReport& report);
+std::string HangJson(const JobTrace& job, const HangReport& report);
+
+}  // namespace bdn
+
+#endif  // BANDONEON_TRACE_HANG_REPORT_H_
