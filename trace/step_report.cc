@@ -111,7 +111,9 @@ class PathWalker {
   // Returns the path that ends with an exchange, over exchanges alone.
   std::vector<PathPiece> FromExchange(const Exchange& exchange, int64_t begin) {
     Start(begin, exchange.End());
-    WalkExchange(exchange);
+    const uint32_t pusher = WalkExchange(exchange);
+    // What its program did before is not known.
+    Back(pusher, kUnmarked, begin_);
     return Finish();
   }
 

@@ -197,6 +197,8 @@ TEST(StepReport, SpeaksOfExchangesAloneWithoutMarks) {
   ASSERT_THAT(report.steps, SizeIs(5));
   EXPECT_EQ(report.median_ns, 100'000);
   EXPECT_EQ(report.steps[2].Duration(), 800'000);
+  EXPECT_THAT(PathOf(job, report.steps[2]), testing::StartsWith("worker 1 other 700, worker 1 "));
+  EXPECT_THAT(report.steps[2].reason, HasSubstr("what no mark covers at worker 1 took 0.7 ms"));
   EXPECT_THAT(ReportText(job, report, std::nullopt), HasSubstr("exchanges alone"));
   EXPECT_THAT(ReportText(job, report, std::nullopt), Not(HasSubstr("Exposed")));
 }

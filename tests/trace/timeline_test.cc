@@ -228,10 +228,12 @@ constexpr char kTorch[] = R"json({
   "baseTimeNanoseconds": 1699999999000000000,
   "traceEvents": [
     {"ph": "M", "name": "process_name", "pid": 4001, "tid": 0, "args": {"name": "python"}},
-    {"ph": "M", "name": "thread_name", "pid": 4001, "tid": 502, "args": {"name": "thread 502 (python)"}},
+    {"ph": "M", "name": "thread_name", "pid": 4001, "tid": 502,
+     "args": {"name": "thread 502 (python)"}},
     {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 4001, "tid": 502, "ts": 1002000.250,
      "dur": 150.5, "args": {"External id": 1}},
-    {"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 4001, "tid": 502, "ts": 1002010, "dur": 20},
+    {"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 4001, "tid": 502, "ts": 1002010,
+     "dur": 20},
     {"ph": "s", "cat": "ac2g", "name": "ac2g", "id": 3, "pid": 4001, "tid": 502, "ts": 1002010},
     {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 1002100, "dur": 90}
   ]
