@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "common/telemetry/recorder.h"
 #include "common/telemetry/stage_times.h"
+#include "tests/bench/bench_tools.h"
 
 namespace bdn {
 namespace {
@@ -24,11 +25,6 @@ double NsEach(const std::function<void()>& body) {
   const absl::Time start = absl::Now();
   for (int i = 0; i < kRepeats; ++i) body();
   return absl::ToDoubleNanoseconds(absl::Now() - start) / kRepeats;
-}
-
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
 }
 
 void Run(int rounds) {
