@@ -262,6 +262,7 @@ _FUNCTIONS = {
     "bdn_set_rows": (c_int, [c_void_p, POINTER(Rows), POINTER(c_uint64)]),
     "bdn_marks": (c_int, [c_void_p, POINTER(Mark), c_size_t]),
     "bdn_records": (c_int, [c_void_p]),
+    "bdn_write_recording": (c_int, [c_void_p, c_char_p, c_char_p, c_size_t]),
     "bdn_stats_json": (c_size_t, [c_void_p, c_char_p, c_size_t]),
     "bdn_json_log_line": (c_size_t, [c_char_p, c_char_p, c_double, c_char_p, c_size_t]),
     "bdn_status_json": (c_int, [POINTER(Options), c_double, c_char_p, c_size_t, POINTER(c_size_t)]),

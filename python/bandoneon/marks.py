@@ -89,8 +89,8 @@ def span(kind: int, begin: Reading, end: Reading, tensor: int = _native.NO_TENSO
 def pack(
     spans: Iterable[Span], step: int, instants: Sequence[int] = (), text: Optional[bytes] = None
 ) -> ctypes.Array[_native.Mark]:
-    """For Worker.record_marks(), in the order of their ends. instants: of gradients that are ready, each as instant() gives
-    it, in their order. `text` must outlive the array."""
+    """For Worker.record_marks(), in the order of their ends. instants: of gradients that are ready, each as instant()
+    gives it, in their order. `text` must outlive the array."""
     begins: list[int] = []
     whats: list[int] = []  # tensor and kind, which are neighbours in a mark
     timed: list[tuple[int, Span]] = []  # spans with their places

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from types import TracebackType
 
 from . import _native, errors, marks, session
 from .worker import Worker
 
-__all__ = ["Mark", "mark"]
+__all__ = ["Mark", "mark", "write"]
 
 _LONGEST = 255  # bytes of a text
 
@@ -70,3 +71,15 @@ def mark(text: str, *, worker: Worker | None = None) -> Mark:
     if worker is None and session.is_initialized():
         worker = session.default_worker()
     return Mark(worker.whole if worker is not None and worker.records else None, encoded)
+
+
+def write(directory: str | os.PathLike[str], *, worker: Worker | None = None) -> str:
+    """Writes what this process has recorded to a new file of the directory, and returns the file's path.
+
+        if step_took > 2 * median:
+            bandoneon.trace.write("slow")  # then: bandoneon trace explain slow
+
+    The latest spans lie in memory of `recorder-bytes`, always; with setting `trace` all lie in a file already.
+    FailedPrecondition: nothing is recorded. Unavailable: the directory cannot be written.
+    """
+    return (session.default_worker() if worker is None else worker.whole).write_recording(directory)

@@ -868,6 +868,17 @@ class Worker:
         with self._call() as (lib, handle):
             _native.check(lib.bdn_marks(handle, marks, len(marks)))
 
+    def write_recording(self, directory: str | os.PathLike[str]) -> str:
+        """Writes what this process has recorded to a new file of the directory, and returns the file's path.
+
+        FailedPrecondition: nothing is recorded. Unavailable: the directory cannot be written.
+        """
+        path = ctypes.create_string_buffer(4096)
+        with self._call() as (lib, handle):
+            text = _native.c_text("directory", os.fspath(directory))
+            _native.check(lib.bdn_write_recording(handle, text, path, len(path)))
+        return os.fsdecode(path.value)
+
     @property
     def marked_step(self) -> int:
         """The step that the program is in, as marks have it; 0 where nothing counts steps."""

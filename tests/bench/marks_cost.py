@@ -3,11 +3,11 @@
     build/venv/bin/python tests/bench/marks_cost.py
     build/venv/bin/python tests/bench/marks_cost.py --tensors 300 --rounds 15 --json
 
-A worker and a server in this process train a model of 300 parameters, step by step in turns with marks and without, where
-Python does nothing for them. First come steps that compute next to nothing: the difference of the training thread's CPU time is
-seen best there, and its share of 100 ms is the cost. Then steps of about 100 ms, whose CPU time and wall time are compared as they
-are; of these other load of the machine moves more than marks take. Printed are medians over the rounds, with the least and the
-greatest.
+Three jobs in this process, of a worker and a server each, train a model of 300 parameters, step by step in turns: one
+with marks and two without, where Python does nothing for them; how these two differ is noise. First come steps that
+compute next to nothing: the difference of the training thread's CPU time is seen best there, and its share of 100 ms is
+the cost. Then steps of about 100 ms, whose CPU time and wall time are compared as they are. Printed are medians over the
+rounds, with the least and the greatest.
 """
 
 import argparse
@@ -17,13 +17,14 @@ import statistics
 import time
 
 os.environ["OMP_NUM_THREADS"] = "1"
+WAYS = ("none", "marks", "none again")  # Each has a job of its own in this process.
 
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tensors", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--steps", type=int, default=5, help="of each way in a round; ten times as many without computation")
+    parser.add_argument("--steps", type=int, default=5, help="of each way in a round; ten times where they compute little")
     parser.add_argument("--step-ms", type=float, default=100.0)
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
@@ -37,20 +38,24 @@ def main():
 
     torch.set_num_threads(1)
     work = Work(torch)
-    rows = {}
+    workers, rows = {}, {}
 
-    def job(recording):
-        def inner_job(plain):
-            assert recording.records and not plain.records
-            workers = {"marks": recording, "none": plain}
-            ways = {way: trainer(torch, worker, options.tensors, work) for way, worker in workers.items()}
-            rows.update(measure(options, ways, work))
+    def job(worker):
+        way = WAYS[len(workers)]
+        assert worker.records == (way == "marks")
+        workers[way] = worker
+        if len(workers) < len(WAYS):
+            run_next()
+        else:
+            steps = {way: trainer(torch, workers[way], options.tensors, work) for way in WAYS}
+            rows.update(measure(options, steps, work))
 
+    def run_next():
+        settings = {} if WAYS[len(workers)] == "marks" else {"recorder_bytes": 0}
         with bandoneon.LocalCluster(workers=1, servers=1) as cluster:
-            cluster.run(inner_job, recorder_bytes=0)
+            cluster.run(job, **settings)
 
-    with bandoneon.LocalCluster(workers=1, servers=1) as cluster:
-        cluster.run(job)
+    run_next()
     if options.json:
         print(json.dumps(rows))
         return
@@ -107,16 +112,20 @@ def trainer(torch, worker, tensors, work):
 
 def measure(options, ways, work):
     """{what: (least, median, greatest) of the rounds}"""
-    rows = {}
     bare = timed(ways, options.rounds, options.steps * 10)
-    rows["us a step of CPU time"] = [1e6 * (one["marks"][0] - one["none"][0]) for one in bare]
-    rows[f"share of {options.step_ms:g} ms"] = [us * 1e-3 / options.step_ms for us in rows["us a step of CPU time"]]
+    cost = [1e6 * (one["marks"][0] - (one["none"][0] + one["none again"][0]) / 2) for one in bare]
+    rows = {
+        "marks, us a step of CPU time": cost,
+        f"marks, share of {options.step_ms:g} ms": [us * 1e-3 / options.step_ms for us in cost],
+        "noise, us a step of CPU time": [1e6 * (one["none again"][0] - one["none"][0]) for one in bare],
+    }
     computes = statistics.median(one["none"][0] for one in bare)
     work.set_seconds(max(0.0, options.step_ms * 1e-3 - computes))
-    long = timed(ways, options.rounds, options.steps)
-    rows["step in ms"] = [1e3 * one["none"][1] for one in long]
-    rows["CPU time, ratio"] = [one["marks"][0] / one["none"][0] for one in long]
-    rows["wall time, ratio"] = [one["marks"][1] / one["none"][1] for one in long]
+    whole = timed(ways, options.rounds, options.steps)
+    rows["whole step, ms"] = [1e3 * one["none"][1] for one in whole]
+    for place, name in enumerate(("CPU time", "wall time")):
+        rows[f"marks, ratio of {name}"] = [one["marks"][place] / one["none"][place] for one in whole]
+        rows[f"noise, ratio of {name}"] = [one["none again"][place] / one["none"][place] for one in whole]
     return {name: (min(of), statistics.median(of), max(of)) for name, of in rows.items()}
 
 

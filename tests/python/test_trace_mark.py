@@ -1,6 +1,8 @@
 """bandoneon.trace.mark(): names for what a program does."""
 
 import os
+import pathlib
+import sys
 import threading
 import time
 
@@ -9,6 +11,9 @@ import pytest
 import bandoneon
 from bandoneon import _native, marks, trace
 from cluster_helpers import run_job
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "reference"))
+import trace_reference  # noqa: E402  # pylint: disable=wrong-import-position
 
 
 def told(worker):
@@ -51,6 +56,20 @@ def test_a_span_ends_with_an_exception_which_goes_on():
         return [one[0] for one in seen]
 
     assert run_job(job, workers=1) == [[b"fails"]]
+
+
+def test_what_was_recorded_is_written_when_asked(tmp_path):
+    def job(worker):
+        with trace.mark("validation", worker=worker):
+            pass
+        path = pathlib.Path(trace.write(tmp_path / "slow", worker=worker))
+        recording = trace_reference.read(path.read_bytes())
+        (mark,) = [one for one in recording.records if one.kind == "user"]
+        assert path.parent == tmp_path / "slow" and recording.names[mark.key] == "validation"
+        with pytest.raises(bandoneon.Unavailable, match="/dev/null/x"):
+            trace.write("/dev/null/x", worker=worker)
+
+    run_job(job, workers=1)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from ..errors import BandoneonError, DeadlineExceeded, InvalidArgument, JobFailed
 from .broadcast import agree
+from .step_recorder import recorder_of
 
 # How long the job is asked who is gone, after a call among the processes has failed.
 _ASK_SECONDS = 30.0
