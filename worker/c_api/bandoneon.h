@@ -262,7 +262,9 @@ typedef struct bdn_result {
   size_t struct_size; /* sizeof(bdn_result), set by the caller */
   uint64_t step;
   uint32_t flags;
-  uint32_t reserved;
+  /* So many elements of data are guesses, because the reply does not determine them: with the codec
+   * exactsketch, which then had too few cells for what was not zero. Else 0. */
+  uint32_t guessed;
 } bdn_result;
 
 /* Waits for a ticket and gives it up. `result` may be NULL.
@@ -434,11 +436,11 @@ typedef struct bdn_table {
   const char* name;   /* unique in the job, among tensors, too */
   uint64_t rows;      /* ids are below it; 0: any id */
   uint32_t width;     /* elements of a row, 1 to 1024 */
-  uint32_t group; /* of one declaration, group, width and specs, tables share frames */
+  uint32_t group;     /* of one declaration, group, width and specs, tables share frames */
   const char* rule;   /* the servers' update rule; NULL for "sgd" */
   const char* push;   /* the codec of each gradient row; NULL for "none" */
   const char* pull;   /* the codec of each row that is told, rounding to nearest; NULL for "none" */
-  const char* init; /* a row's first value: "zeros" (NULL), "constant", "uniform", "normal" */
+  const char* init;   /* a row's first value: "zeros" (NULL), "constant", "uniform", "normal" */
   double init_value;  /* the constant, the bound or the deviation of that; 0 for "zeros" */
   uint64_t expect_rows; /* so many rows are expected, for placement and memory; 0: not known */
 } bdn_table;
@@ -461,10 +463,10 @@ typedef struct bdn_rows {
 } bdn_rows;
 
 typedef struct bdn_rows_step {
-  size_t struct_size;  /* sizeof(bdn_rows_step) */
-  float weight;        /* of this worker's gradients in the mean, usually 1 */
-  float loss_scale;    /* the gradients are times this; usually 1 */
-  float learning_rate; /* the same at all workers */
+  size_t struct_size;     /* sizeof(bdn_rows_step) */
+  float weight;           /* of this worker's gradients in the mean, usually 1 */
+  float loss_scale;       /* the gradients are times this; usually 1 */
+  float learning_rate;    /* the same at all workers */
   uint32_t program_steps; /* as of bdn_push */
   int32_t priority;       /* as of bdn_push */
   uint32_t reserved;
