@@ -105,6 +105,14 @@ class Codec {
   // Sets y[i] = scale * decoded[i]. All of y is written, zeros too. REQUIRES: Validate(in, y.n) is
   // OK.
   virtual void Decode(ByteSpan in, float scale, MutableView y) const = 0;
+  // Does as Decode, and returns how many elements could only be guessed, because the payload does
+  // not determine them.
+  virtual size_t DecodeCounting(ByteSpan in, float scale, MutableView y) const {
+    Decode(in, scale, y);
+    return 0;
+  }
+  // Returns whether DecodeCounting may return more than 0.
+  virtual bool guesses() const { return false; }
   // Adds: y[i] += scale * decoded[i], in two roundings, of float32 (of float64 for `none` of
   // float64). REQUIRES: as Decode, and y.dtype is kFloat32 (or kFloat64).
   virtual void DecodeAdd(ByteSpan in, float scale, MutableView y) const = 0;

@@ -37,11 +37,14 @@ class Peeling {
       }
       ++rank;
     });
-    if (Peel() < value_.size()) GuessTheRest();
+    guessed_ = value_.size() - Peel();
+    if (guessed_ > 0) GuessTheRest();
   }
 
   // Returns the values of the elements whose bits are set, in order.
   const float* values() const { return value_.data(); }
+  // Returns how many of them were not found, but guessed.
+  size_t guessed() const { return guessed_; }
 
  private:
   struct Cell {
@@ -104,6 +107,7 @@ class Peeling {
   const ScratchArray<uint32_t> index_;
   const ScratchArray<Cell> cells_;
   const ScratchArray<uint32_t> queue_;
+  size_t guessed_ = 0;
 };
 
 // Returns a function value(i) for loops over the bits that are set. They come in order, so that
@@ -123,6 +127,7 @@ class ExactSketchCodec final : public Codec {
   }
   bool shares_draw() const override { return true; }
   bool linear() const override { return true; }
+  bool guesses() const override { return true; }
 
   size_t MaxEncodedBytes(size_t n, DType /*dtype*/) const override { return Shape(n).Bytes(); }
 
@@ -143,8 +148,12 @@ class ExactSketchCodec final : public Codec {
   }
 
   void Decode(ByteSpan in, float scale, MutableView y) const override {
+    DecodeCounting(in, scale, y);
+  }
+  size_t DecodeCounting(ByteSpan in, float scale, MutableView y) const override {
     const Peeling peeling(Shape(y.n), in);
     DecodeBits(in, scale, y, InOrder(peeling));
+    return peeling.guessed();
   }
   void DecodeAdd(ByteSpan in, float scale, MutableView y) const override {
     const Peeling peeling(Shape(y.n), in);

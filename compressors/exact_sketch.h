@@ -23,7 +23,9 @@ struct ExactSketchOptions {
 // not zero (1.20 leave half of them unfound), and finds everything, but for a small chance, above
 // 1.24. Few elements need more: all were found in 99 % of trials for 10000 elements at 1.3 and 100
 // at 2, and in 98.5 % for 1000 at 1.4. So C = 0.14 is right where 10 % of the elements are not zero
-// in the union. Too few cells are no error: see 3.
+// in the union. Too few cells are no error: see 3. DecodeCounting counts the elements that 3 was
+// needed for; a worker that counts some in the replies of a key has the key go uncompressed
+// (GuessWatch in worker/pipeline/guess_watch.h).
 //
 // sparse_bitmap.h has the payload and the encoder: 3 rows, each of width
 //

@@ -145,15 +145,15 @@ absl::StatusOr<KeyCodecs> MakeKeyCodecs(const KeyCodecsOptions& options) {
         "out of the pull",
         options.pull_spec, options.push_spec);
   }
-  // Only a link that keeps a residual or a replica can grow without bound, so only such keys may go
-  // uncompressed later.
-  if (codecs.push_feedback.on || codecs.pull_has_memory()) {
+  codecs.push = std::move(push.last);
+  codecs.pull = std::move(pull.last);
+  // Only a link that keeps a residual or a replica can grow without bound, and only a codec that
+  // guesses can be wrong, so only such keys may go uncompressed later.
+  if (codecs.push_feedback.on || codecs.pull_has_memory() || codecs.reply_guesses()) {
     BDN_ASSIGN_OR_RETURN(const LinkCodec none, ParseCodecSpec("none"));
     codecs.uncompressed = std::make_unique<KeyCodecs::Uncompressed>(
         SegmentedCodec(none.codec, options.segment_elements, options.dtype));
   }
-  codecs.push = std::move(push.last);
-  codecs.pull = std::move(pull.last);
   codecs.push_stages = std::move(push.stages);
   codecs.pull_stages = std::move(pull.stages);
   return codecs;

@@ -38,8 +38,9 @@ struct CodecStage {
 
 // The codecs that both ends of a key use, step by step: `none` during the warm-up, then the periods
 // of the declared schedules, then their last codecs. Where a link has ef(...) or delta(...), what
-// it leaves out may grow without bound; then `none` from a step on that both ends have agreed on
-// meanwhile. Thread-safe: immutable except for that step.
+// it leaves out may grow without bound, and of aggregates by a codec that `guesses` elements may
+// come back wrong; then `none` from a step on that both ends have agreed on meanwhile. Thread-safe:
+// immutable except for that step.
 struct KeyCodecs {
   std::unique_ptr<const SegmentedCodec> push;
   std::unique_ptr<const SegmentedCodec> pull;
@@ -79,8 +80,8 @@ struct KeyCodecs {
   }
 
   // Sends the key uncompressed both ways from `first_step` on, for good. Of several calls the one
-  // with the earliest step counts. Signs of weights stay signs, which lose nothing. No-op where no
-  // link of the key has ef(...) or delta(...).
+  // with the earliest step counts. Signs of weights stay signs, which lose nothing. No-op where
+  // `uncompressed` is null.
   void GoUncompressed(uint64_t first_step) const;
   bool IsUncompressed(uint64_t step) const {
     return uncompressed != nullptr &&
@@ -93,7 +94,12 @@ struct KeyCodecs {
     // Publishes no other memory: an end that encodes a step has had the reply to the step before.
     std::atomic<uint64_t> first_step = UINT64_MAX;
   };
-  std::unique_ptr<Uncompressed> uncompressed;  // null: no link of the key has ef(...) or delta(...)
+  // Null: no link of the key has ef(...) or delta(...), and its replies hold no guesses.
+  std::unique_ptr<Uncompressed> uncompressed;
+  // Returns whether elements of a reply may be guesses that nothing makes up for later.
+  bool reply_guesses() const {
+    return reply == ReplyKind::kAggregate && !pull_feedback.on && pull->codec().guesses();
+  }
   // Returns the most bytes of a payload, either way and at any step.
   size_t MaxEncodedBytes() const;
 

@@ -15,9 +15,13 @@ namespace {
 // The values that an option may have. Numbers stay far from where float32 underflows and overflows.
 struct Range {
   const char* expected;
-  bool (*contains)(double);  // null: a flag
+  bool (*contains)(double);                 // null: a flag or a name
+  std::span<const char* const> names = {};  // the names that an option may have; empty: it has none
 };
 constexpr Range kFlag = {"true or false", nullptr};
+// RuleSpec::Penalty has them in the same order.
+constexpr std::array kPenaltyNames = {"l1", "scad", "mcp", "capped"};
+constexpr Range kPenalty = {"l1, scad, mcp or capped", nullptr, kPenaltyNames};
 constexpr Range kShare = {"a number from 0 to below 1",
                           [](double value) { return value >= 0 && value < 1; }};
 constexpr Range kPositive = {"a number from 1e-30 to 1e6",
@@ -61,6 +65,9 @@ constexpr std::array kNesterov = {RuleOption{"lr", "0.7", kPositive},
                                   RuleOption{"momentum", "0.9", kShare}};
 constexpr std::array kSlowMo = {RuleOption{"beta", "0.5", kShare},
                                 RuleOption{"alpha", "1", kPositive}};
+constexpr std::array kProx = {
+    RuleOption{"penalty", "l1", kPenalty}, RuleOption{"lambda", "0.01", kNotNegative},
+    RuleOption{"theta", "3.7", kPositive}, RuleOption{"rho", "1", kPositive}};
 
 using Kind = RuleSpec::Kind;
 const std::array kRules = {
@@ -80,6 +87,8 @@ const std::array kRules = {
             {},
             kNoMoments,
             "outer step after local ones: the mean of the weights"},
+    RuleRow{Kind::kProx, "prox", kProx, kNoMoments,
+            "outer step after local ones: the mean of the weights, shrunk by a penalty"},
 };
 
 const RuleRow& RowOf(Kind kind) {
@@ -98,7 +107,13 @@ absl::StatusOr<const RuleRow*> ReadName(SpecReader& spec) {
   return spec.Unknown(name, "rule", known);
 }
 
-// Reads the options of a rule; flags become 0 and 1.
+// Returns the value of option i as a number; OptionValues notes a bad one.
+double NumberOf(OptionValues& values, size_t i, const Range& range) {
+  if (!range.names.empty()) return static_cast<double>(values.OneOf(i, range.names));
+  return range.contains == nullptr ? values.Flag(i) : values.Real(i, range.contains);
+}
+
+// Reads the options of a rule; flags become 0 and 1, and names their indices.
 absl::StatusOr<std::vector<double>> ReadOptions(SpecReader& spec, const RuleRow& row,
                                                 std::string_view name) {
   std::vector<SpecOption> options;
@@ -108,8 +123,7 @@ absl::StatusOr<std::vector<double>> ReadOptions(SpecReader& spec, const RuleRow&
   BDN_ASSIGN_OR_RETURN(OptionValues values, spec.Options(name, options));
   std::vector<double> numbers;
   for (size_t i = 0; i < options.size(); ++i) {
-    const auto contains = row.options[i].range.contains;
-    const double value = contains == nullptr ? values.Flag(i) : values.Real(i, contains);
+    const double value = NumberOf(values, i, row.options[i].range);
     numbers.push_back(value + 0.0);  // turns -0 into 0: one value must have one canonical text
   }
   BDN_RETURN_IF_ERROR(spec.Check(values));
@@ -118,6 +132,7 @@ absl::StatusOr<std::vector<double>> ReadOptions(SpecReader& spec, const RuleRow&
 
 // Returns the value in canonical form, as the table has the defaults.
 std::string ValueText(const RuleOption& option, double value) {
+  if (!option.range.names.empty()) return option.range.names[static_cast<size_t>(value)];
   if (option.range.contains == nullptr) return value != 0 ? "true" : "false";
   return RealText(value);
 }
@@ -136,6 +151,9 @@ absl::StatusOr<RuleSpec> RuleSpec::Parse(std::string_view text) {
   if (rule.kind_ == Kind::kSgd && rule.option("nesterov") != 0 && rule.option("momentum") == 0) {
     return spec.Bad(whole, "nesterov needs momentum; give both or neither");
   }
+  if (rule.kind_ == Kind::kProx && rule.penalty() == Penalty::kScad && rule.option("theta") <= 1) {
+    return spec.Bad(whole, "theta must be above 1 for scad; its authors take 3.7");
+  }
   return rule;
 }
 
@@ -151,6 +169,10 @@ double RuleSpec::option(std::string_view name) const {
     if (name == row.options[i].name) return values_[i];
   }
   FailCheck(absl::StrFormat("rule %s has no option '%s'", row.name, name));
+}
+
+RuleSpec::Penalty RuleSpec::penalty() const {
+  return static_cast<Penalty>(static_cast<int>(option("penalty")));
 }
 
 std::string RuleSpec::text() const {

@@ -14,7 +14,9 @@ namespace bdn {
 // thread-compatible.
 class RuleSpec {
  public:
-  enum class Kind { kMean, kSgd, kAdamW, kSignMomentum, kNesterov, kSlowMo, kAverage };
+  enum class Kind { kMean, kSgd, kAdamW, kSignMomentum, kNesterov, kSlowMo, kAverage, kProx };
+  // The penalties of `prox`, in the order of the values of its option.
+  enum class Penalty { kL1, kScad, kMcp, kCapped };
 
   // Parses a spec. InvalidArgument shows the spec, carets under the bad part, and what was expected
   // there or the nearest known name.
@@ -28,8 +30,11 @@ class RuleSpec {
   bool steps_by_signs() const { return kind_ == Kind::kSignMomentum; }
   // Returns how many arrays as long as the weights it keeps beside them, at the servers.
   int moments() const;
-  // Returns the value of an option, 1 for true. REQUIRES: the rule has an option of this name.
+  // Returns the value of an option: 1 for true, the index of a name among those that there are.
+  // REQUIRES: the rule has an option of this name.
   double option(std::string_view name) const;
+  // Returns the penalty of `prox`. REQUIRES: it is the rule.
+  Penalty penalty() const;
 
   // Returns the canonical spec: the name, and the options that differ from their defaults, in the
   // order of the table.

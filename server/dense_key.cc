@@ -375,8 +375,10 @@ bool DenseKey::DecideUncompressed() {
     plan_.codecs.GoUncompressed(next);
     state_.monitor.NoteUncompressed();
     if (plan_.codecs.IsUncompressed(next)) {
-      LogWarning("tensor '%s' goes uncompressed both ways from step %d on (quality-guard)",
-                 plan_.name, next);
+      LogWarning(
+          "tensor '%s' goes uncompressed both ways from step %d on (by quality-guard, or because "
+          "replies by a sketch did not determine all elements)",
+          plan_.name, next);
     }
   }
   // Of a key that is rebuilt, the codecs may know it before the step that has decided it.

@@ -34,6 +34,8 @@ struct PushResult {
   Step step = 0;
   bool absent = false;     // no worker had a gradient; the data is unchanged
   bool nonfinite = false;  // some worker's gradient was not finite; the data is NaN
+  // Elements that the codec of the reply could only guess; at most UINT32_MAX are counted.
+  uint32_t guessed = 0;
 };
 
 // The workers of a job that were not lost.

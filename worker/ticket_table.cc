@@ -1,6 +1,7 @@
 #include "worker/ticket_table.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "common/base/log.h"
@@ -23,7 +24,11 @@ absl::StatusOr<PushResult> TicketTable::Ticket::Result() const {
   if (!status.ok()) return status;
   // Absent means that no part had a gradient; one part that is not finite makes the whole tensor
   // so.
-  return PushResult{options.step, all_absent && !nonfinite, nonfinite};
+  const size_t most = std::numeric_limits<uint32_t>::max();
+  return PushResult{.step = options.step,
+                    .absent = all_absent && !nonfinite,
+                    .nonfinite = nonfinite,
+                    .guessed = static_cast<uint32_t>(std::min(guessed, most))};
 }
 
 bool TicketTable::EndPartLocked(TicketId id, const PartEnd& end, std::vector<Ended>* ended) {
@@ -32,6 +37,7 @@ bool TicketTable::EndPartLocked(TicketId id, const PartEnd& end, std::vector<End
   if (ticket.status.ok()) ticket.status = end.status;
   ticket.nonfinite |= end.nonfinite;
   ticket.all_absent &= end.absent;
+  ticket.guessed += end.guessed;
   if (--ticket.pending > 0) return false;
   ++num_ended_;
   if (ticket.options.done) {
@@ -51,10 +57,12 @@ void TicketTable::EndParts(const Exchange& exchange, const absl::Status& status,
   bool any_ended = false;
   for (const ExchangeSegment& segment : exchange.segments) {
     if (!segment.filled) continue;
-    any_ended |= EndPartLocked(
-        segment.ticket,
-        {.status = status, .absent = segment.absent_everywhere, .nonfinite = exchange.nonfinite},
-        ended);
+    any_ended |= EndPartLocked(segment.ticket,
+                               {.status = status,
+                                .absent = segment.absent_everywhere,
+                                .nonfinite = exchange.nonfinite,
+                                .guessed = segment.guessed},
+                               ended);
   }
   if (any_ended) changed_.SignalAll();
 }

@@ -48,6 +48,7 @@ class TicketTable {
     absl::Status status;
     bool absent = false;
     bool nonfinite = false;
+    size_t guessed = 0;
   };
   void EndPart(TicketId ticket, const PartEnd& end, std::vector<Ended>* ended);
   // Ends one part of each of the exchange's tickets.
@@ -80,6 +81,7 @@ class TicketTable {
     size_t pending = 0;  // parts that have not ended
     bool all_absent = true;
     bool nonfinite = false;
+    size_t guessed = 0;
     absl::Status status;
 
     absl::StatusOr<PushResult> Result() const;

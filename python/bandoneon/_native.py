@@ -112,7 +112,7 @@ class Result(ctypes.Structure):
         ("struct_size", c_size_t),
         ("step", c_uint64),
         ("flags", c_uint32),
-        ("reserved", c_uint32),
+        ("guessed", c_uint32),
     ]
 
 

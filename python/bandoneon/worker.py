@@ -135,6 +135,7 @@ class Result(NamedTuple):
     step: int
     absent: bool
     nonfinite: bool
+    guessed: int = 0  # elements that the codec of the reply could only guess
 
 
 class Holding(enum.IntEnum):
@@ -510,7 +511,10 @@ class Worker:
     def disown(self, owner: Owner) -> None:
         """Frees the names that `owner` held, and retires its tensors: the next owner of these names begins at step
         0 with empty memories, and servers give theirs back once all workers have come so far. Never waits."""
-        names = [name for name, held in list(self._owners.items()) if held is owner]
+        self.retire([name for name, held in list(self._owners.items()) if held is owner])
+
+    def retire(self, names: Iterable[str]) -> None:
+        """Frees these names, as disown() does."""
         numbers = []
         for name in names:
             self._owners.pop(name, None)
@@ -960,8 +964,8 @@ class Worker:
             self._in_flight.pop(ticket, None)
         facts = _RESULT.iter_unpack(bytes(results)[: ended.value * _RESULT.size])
         return [
-            Result(step, bool(flags & _native.RESULT_ABSENT), bool(flags & _native.RESULT_NONFINITE))
-            for _, step, flags, _ in facts
+            Result(step, bool(flags & _native.RESULT_ABSENT), bool(flags & _native.RESULT_NONFINITE), guessed)
+            for _, step, flags, guessed in facts
         ], error
 
     def _collect_dropped(self) -> None:

@@ -67,6 +67,10 @@ class WorkerGroup:
         """As Worker.declare_once(), among the group."""
         return self.whole.declare_once(self._of_group(declaration), timeout, owner)
 
+    def retire(self, names: Iterable[str]) -> None:
+        """As Worker.retire(), of the group's tensors."""
+        self.whole.retire([self.named(name) for name in names])
+
     def declare_tables(self, *arguments: Any, **options: Any) -> list[int]:
         """Unimplemented: tables of rows are of all workers."""
         raise errors.Unimplemented(

@@ -1,5 +1,6 @@
 #include "server/rules/gradient_rules.h"
 #include "server/rules/outer_rules.h"
+#include "server/rules/prox_rule.h"
 #include "server/update_rule.h"
 
 namespace bdn {
@@ -20,6 +21,8 @@ std::unique_ptr<const UpdateRule> MakeUpdateRule(const RuleSpec& spec) {
       return std::make_unique<SlowMoRule>(spec);
     case RuleSpec::Kind::kAverage:
       return std::make_unique<AverageRule>();
+    case RuleSpec::Kind::kProx:
+      return std::make_unique<ProxRule>(spec);
   }
   return nullptr;
 }

@@ -31,8 +31,17 @@ double Speed(const std::function<void()>& step) {
 
 int Run(int iterations) {
   const std::vector<std::string> specs = {
-      "sgd",    "sgd(momentum=0.9,decay=0.01)",  "adamw",   "sign_momentum",
-      "slowmo", "nesterov(lr=0.7,momentum=0.9)", "average",
+      "sgd",
+      "sgd(momentum=0.9,decay=0.01)",
+      "adamw",
+      "sign_momentum",
+      "slowmo",
+      "nesterov(lr=0.7,momentum=0.9)",
+      "average",
+      "prox",
+      "prox(penalty=scad)",
+      "prox(penalty=mcp)",
+      "prox(penalty=capped)",
   };
   std::vector<float> sum(kElements, 0.01f), x(kElements, 1.0f), copy(kElements);
   std::vector<std::vector<float>> moments(UpdateSlice::kMaxSlots, std::vector<float>(kElements));

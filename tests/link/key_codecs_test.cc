@@ -66,6 +66,26 @@ TEST(KeyCodecs, WithoutAMemoryStayAsTheyAre) {
   EXPECT_EQ(codecs->uncompressed, nullptr);
 }
 
+TEST(KeyCodecs, GoUncompressedWhereRepliesMayHoldGuesses) {
+  const std::string sketch = "exactsketch(cells=0.1)";
+  const auto codecs =
+      MakeKeyCodecs({.push_spec = sketch, .pull_spec = sketch, .segment_elements = {100}});
+  EXPECT_TRUE(codecs->reply_guesses());
+  EXPECT_TRUE(codecs->AddsEncoded(4));
+  codecs->GoUncompressed(5);
+  EXPECT_TRUE(codecs->AddsEncoded(4));
+  EXPECT_FALSE(codecs->AddsEncoded(5));
+  EXPECT_EQ(PushAt(*codecs, 5), "none");
+  EXPECT_EQ(codecs->Pull(5).codec().spec(), "none");
+  EXPECT_EQ(codecs->MaxEncodedBytes(), codecs->Push(5).MaxEncodedBytes());
+  const auto pushed =
+      MakeKeyCodecs({.push_spec = sketch, .pull_spec = "none", .segment_elements = {100}});
+  EXPECT_EQ(pushed->uncompressed, nullptr) << "servers see those guesses, and workers none";
+  const auto fed_back = MakeKeyCodecs(
+      {.push_spec = "none", .pull_spec = "ef(" + sketch + ")", .segment_elements = {100}});
+  EXPECT_FALSE(fed_back->reply_guesses()) << "the next reply makes up for them";
+}
+
 TEST(KeyCodecs, SignsStaySigns) {
   const auto codecs = MakeKeyCodecs({.push_spec = "ef(onebit)",
                                      .pull_spec = "sign",

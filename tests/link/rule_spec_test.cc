@@ -22,7 +22,11 @@ TEST(RuleSpec, SaysOnlyWhatDiffersFromItsDefaultsInTheOrderOfTheTable) {
   EXPECT_EQ(Canonical("nesterov(lr=0.5)"), "nesterov(lr=0.5)");
   EXPECT_EQ(Canonical("slowmo(beta=0,alpha=1e6)"), "slowmo(beta=0,alpha=1e+06)");
   EXPECT_EQ(Canonical("average"), "average");
-  for (const char* text : {"sgd(momentum=0.9,decay=1e-05)", "slowmo(beta=0,alpha=1e+06)"}) {
+  EXPECT_EQ(Canonical("prox(rho=1,penalty=l1,lambda=0.01)"), "prox");
+  EXPECT_EQ(Canonical("prox(theta=1,rho=.5,lambda=-0,penalty= mcp)"),
+            "prox(penalty=mcp,lambda=0,theta=1,rho=0.5)");
+  for (const char* text : {"sgd(momentum=0.9,decay=1e-05)", "slowmo(beta=0,alpha=1e+06)",
+                           "prox(penalty=capped,rho=2)"}) {
     EXPECT_EQ(Canonical(Canonical(text)), text);
   }
 }
@@ -35,7 +39,13 @@ TEST(RuleSpec, KnowsItsOptionsAndWhatItTakes) {
   EXPECT_EQ(adamw.option("eps"), 1e-8);
   EXPECT_EQ(adamw.option("decay"), 0.01);
   EXPECT_EQ(RuleSpec::Parse("sgd(momentum=0.9,nesterov=true)").value().option("nesterov"), 1);
-  for (const char* text : {"sgd", "adamw", "nesterov", "slowmo", "average"}) {
+  const RuleSpec prox = RuleSpec::Parse("prox(penalty=mcp)").value();
+  EXPECT_EQ(prox.penalty(), RuleSpec::Penalty::kMcp);
+  EXPECT_EQ(prox.option("theta"), 3.7);
+  EXPECT_EQ(RuleSpec::Parse("prox").value().penalty(), RuleSpec::Penalty::kL1);
+  EXPECT_EQ(RuleSpec::Parse("prox(penalty=scad)").value().penalty(), RuleSpec::Penalty::kScad);
+  EXPECT_EQ(RuleSpec::Parse("prox(penalty=capped)").value().penalty(), RuleSpec::Penalty::kCapped);
+  for (const char* text : {"sgd", "adamw", "nesterov", "slowmo", "average", "prox"}) {
     EXPECT_TRUE(RuleSpec::Parse(text).value().holds_weights()) << text;
     EXPECT_FALSE(RuleSpec::Parse(text).value().steps_by_signs()) << text;
   }
@@ -48,7 +58,7 @@ TEST(RuleSpec, KeepsAsManyMomentsAsItsRowSays) {
   const std::pair<const char*, int> cases[] = {
       {"mean", 0},   {"sgd", 0},           {"sgd(momentum=0.9)", 1},
       {"adamw", 2},  {"sign_momentum", 1}, {"nesterov", 1},
-      {"slowmo", 1}, {"average", 0}};
+      {"slowmo", 1}, {"average", 0},       {"prox(penalty=scad)", 0}};
   for (const auto& [text, moments] : cases) {
     EXPECT_EQ(RuleSpec::Parse(text).value().moments(), moments) << text;
   }
@@ -83,6 +93,12 @@ TEST(RuleSpec, NamesWhatIsWrongAndWhatThereIs) {
       {"adamw(eps=1e-50)", "eps must be a number from 1e-30 to 1e6"},
       {"adamw(eps=1e-400)", "eps must be"},
       {"nesterov(lr=0)", "lr must be"},
+      {"prox(penalty=lasso)", "penalty must be l1, scad, mcp or capped"},
+      {"prox(penalty=0)", "penalty must be l1, scad, mcp or capped"},
+      {"prox(lambda=-1)", "lambda must be a number from 0 to 1e6"},
+      {"prox(rho=0)", "rho must be a number from 1e-30 to 1e6"},
+      {"prox(theta=nan)", "theta must be a number from 1e-30 to 1e6"},
+      {"prox(penalty=scad,theta=1)", "theta must be above 1 for scad"},
   };
   for (const auto& [text, why] : cases) {
     const absl::Status status = RuleSpec::Parse(text).status();
@@ -106,7 +122,8 @@ TEST(RuleSpec, PutsACaretUnderTheBadPart) {
 TEST(RuleSpec, DescribesEveryRuleByALineThatParses) {
   const std::string help = DescribeRules();
   for (const char* line : {"mean ", "sgd(momentum=0,nesterov=false,decay=0) ", "average ",
-                           "adamw(beta1=0.9,beta2=0.999,eps=1e-08,decay=0.01) "}) {
+                           "adamw(beta1=0.9,beta2=0.999,eps=1e-08,decay=0.01) ",
+                           "prox(penalty=l1,lambda=0.01,theta=3.7,rho=1) "}) {
     EXPECT_THAT(help, HasSubstr(std::string("  ") + line));
   }
   EXPECT_EQ(Canonical("adamw(beta1=0.9,beta2=0.999,eps=1e-08,decay=0.01)"), "adamw");

@@ -51,6 +51,18 @@ def test_auc_prints_each_way_to_train():
     assert all(0.4 < float(area) < 1 for _, _, area, _ in found), output
 
 
+def test_a_sparse_svm_prints_each_penalty():
+    job = [BIN / "bandoneon", "run", "-n", WORKERS, "-s", 1, "--set", "min-compress-bytes=1", "--"]
+    few = ["--rounds=40", "--samples=120", "--features=20", "--used=3"]
+    output = run(*job, sys.executable, ROOT / "examples" / "sparse_svm.py", *few)
+    found = re.findall(r"(\w+): objective (\S+), (\d+) features; int8 (\S+), \d+; one worker (\S+), \d+", output)
+    assert [name for name, *_ in found] == ["l1", "scad", "mcp", "capped", "lsp"], output
+    for _, workers, kept, small, alone in found:
+        assert 3 <= int(kept) < 20, output
+        assert 0 < float(workers) < 1.2 * float(alone) and float(small) < 1.1 * float(workers), output
+    assert re.search(r"l1: .*(optimum 0\.\d+|no scipy)", output), output
+
+
 def test_kfac_prints_each_way_and_what_factors_cost():
     job = [BIN / "bandoneon", "run", "-n", WORKERS, "-s", 1, "--"]
     few = ["--steps=20", "--samples=500", "--sgd", "0.01", "--adam", "0.01"]

@@ -326,6 +326,7 @@ PICKLED = {
     "Nesterov": lambda: bdn.algorithms.Nesterov(lr=0.5),
     "SlowMo": lambda: bdn.algorithms.SlowMo(beta=0.25),
     "Average": lambda: bdn.algorithms.Average(),
+    "Prox": lambda: bdn.algorithms.Prox("mcp", theta=2.5),
     "QSR": lambda: bdn.algorithms.QSR(alpha=0.1, least=2, most=8),
     "LANS": lambda: bdn.algorithms.LANS([torch.ones(3)], lr=0.5),
     "Muon": lambda: bdn.algorithms.Muon([torch.ones(3, 3)], lr=0.5),

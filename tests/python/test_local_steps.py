@@ -28,6 +28,13 @@ OUTERS = {
     "nesterov": (bdn.algorithms.Nesterov(), algorithms.Nesterov),
     "slowmo": (bdn.algorithms.SlowMo(beta=0.4, alpha=0.9), lambda: algorithms.SlowMo(0.4, 0.9)),
     "sign": (bdn.algorithms.SignMomentum(), algorithms.SignMomentum),
+    **{
+        f"prox, {penalty}": (
+            bdn.algorithms.Prox(penalty, lam=0.05, theta=2.5, rho=0.5),
+            lambda penalty=penalty: algorithms.Prox(penalty, 0.05, 2.5, 0.5 * WORKERS),
+        )
+        for penalty in ("l1", "scad", "mcp", "capped")
+    },
     "sign, no decay": (bdn.algorithms.SignMomentum(decay=0), lambda: algorithms.SignMomentum(decay=0)),
 }
 

@@ -215,6 +215,39 @@ class Nesterov:
         return x - self.lr * (d + self.momentum * self.m)
 
 
+class Prox:
+    """Of 1809.03655, by a search of the least value: first of a fine grid, then of finer ones around the best point."""
+
+    def __init__(self, penalty, lam, theta, pull):
+        self.penalty, self.lam, self.theta, self.pull = penalty, lam, theta, pull
+
+    def value(self, v, u):
+        return penalty(self.penalty, v, self.lam, self.theta) + self.pull / 2 * (v - u) ** 2
+
+    def one(self, u):
+        low, high = 0.0, abs(u) + self.theta * max(self.lam, 1)
+        for _ in range(6):
+            grid = np.linspace(low, high, 4001)
+            best = int(np.argmin(self.value(grid, abs(u))))  # The first of equal ones.
+            low, high = grid[max(best - 2, 0)], grid[min(best + 2, 4000)]
+        return math.copysign(grid[best], u)
+
+    def step(self, x, d, lr):
+        return np.vectorize(self.one)(x - d)
+
+
+def penalty(name, v, lam, theta):
+    """Of v >= 0."""
+    if name == "l1":
+        return lam * v
+    if name == "capped":
+        return lam * np.minimum(v, theta)
+    if name == "mcp":
+        return np.where(v <= theta * lam, lam * v - v**2 / (2 * theta), theta * lam**2 / 2)
+    bent = (2 * theta * lam * v - v**2 - lam**2) / (2 * (theta - 1))
+    return np.where(v <= lam, lam * v, np.where(v <= theta * lam, bent, lam**2 * (theta + 1) / 2))
+
+
 class SlowMo:
     """Of 1910.00643."""
 

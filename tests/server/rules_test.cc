@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/kernel_targets.h"
@@ -29,8 +30,8 @@ std::unique_ptr<const UpdateRule> Rule(const std::string& text) {
 }
 
 TEST(UpdateRules, KeepAsManyMomentsAsTheirSpecSays) {
-  for (const char* text :
-       {"sgd", "sgd(momentum=0.9)", "adamw", "sign_momentum", "nesterov", "slowmo", "average"}) {
+  for (const char* text : {"sgd", "sgd(momentum=0.9)", "adamw", "sign_momentum", "nesterov",
+                           "slowmo", "average", "prox", "prox(penalty=mcp)"}) {
     const RuleSpec spec = RuleSpec::Parse(text).value();
     EXPECT_EQ(MakeUpdateRule(spec)->slots(), spec.moments()) << text;
   }
@@ -82,6 +83,61 @@ struct Case {
 
 double SignOf(double value) { return (value > 0) - (value < 0); }
 
+// The options of a rule `prox`.
+struct ProxOptions {
+  explicit ProxOptions(const std::string& text) {
+    const RuleSpec spec = RuleSpec::Parse(text).value();
+    penalty = spec.penalty();
+    lambda = spec.option("lambda");
+    theta = spec.option("theta");
+    rho = spec.option("rho");
+  }
+  RuleSpec::Penalty penalty;
+  double lambda, theta, rho;
+};
+
+// A penalty of v >= 0, as its authors have it.
+double PenaltyOf(const ProxOptions& options, double v) {
+  const double l = options.lambda, t = options.theta;
+  switch (options.penalty) {
+    case RuleSpec::Penalty::kL1:
+      return l * v;
+    case RuleSpec::Penalty::kScad:
+      if (v <= l) return l * v;
+      if (v <= t * l) return (2 * t * l * v - v * v - l * l) / (2 * (t - 1));
+      return l * l * (t + 1) / 2;
+    case RuleSpec::Penalty::kMcp:
+      return v <= t * l ? l * v - v * v / (2 * t) : t * l * l / 2;
+    case RuleSpec::Penalty::kCapped:
+      return l * std::min(v, t);
+  }
+  return 0;
+}
+
+double ProxValue(const ProxOptions& options, double pull, double u, double v) {
+  return PenaltyOf(options, v) + pull / 2 * (v - u) * (v - u);
+}
+
+// Finds the smallest v of least value by a search of ever finer grids around the best point.
+Formula ProxFormula(const std::string& text) {
+  return [options = ProxOptions(text)](double d, double, int, Element* e) {
+    const double m = e->x - d, u = std::abs(m), pull = options.rho * 3;
+    double low = 0, high = u + options.theta;
+    for (int finer = 0; finer < 6; ++finer) {
+      constexpr int kPoints = 2000;
+      const double gap = (high - low) / kPoints;
+      double best = low, least = ProxValue(options, pull, u, low);
+      for (int i = 1; i <= kPoints; ++i) {
+        const double v = low + i * gap, value = ProxValue(options, pull, u, v);
+        if (value < least) best = v, least = value;
+      }
+      low = std::max(0.0, best - 2 * gap), high = best + 2 * gap;
+    }
+    e->x = SignOf(m) * (low + high) / 2;
+    if (high - low < 1e-9 && low == 0) e->x = 0;
+  };
+}
+
 std::vector<Case> Cases() {
   const auto adamw = [](double beta1, double beta2, double eps, double decay) {
     return [=](double g, double lr, int t, Element* e) {
@@ -127,6 +183,13 @@ std::vector<Case> Cases() {
          e->x -= 0.9 * lr * e->m;
        }},
       {"average", 0, [](double d, double, int, Element* e) { e->x -= d; }},
+      {"prox(lambda=0.2,rho=0.5)", 0, ProxFormula("prox(lambda=0.2,rho=0.5)")},
+      {"prox(penalty=scad,lambda=0.3,theta=2.5)", 0,
+       ProxFormula("prox(penalty=scad,lambda=0.3,theta=2.5)")},
+      {"prox(penalty=mcp,lambda=0.3,theta=2,rho=0.5)", 0,
+       ProxFormula("prox(penalty=mcp,lambda=0.3,theta=2,rho=0.5)")},
+      {"prox(penalty=capped,lambda=0.3,theta=0.5)", 0,
+       ProxFormula("prox(penalty=capped,lambda=0.3,theta=0.5)")},
   };
 }
 
@@ -207,7 +270,8 @@ TEST(Rules, ALearningRateOfZeroMovesOnlyWhatHasARateOfItsOwn) {
     Update(*rule, Normal(kN, 4), FactsOf(0), &state);  // moments that are not 0
     const State before = state;
     Update(*rule, Normal(kN, 5), {.learning_rate = 0, .updates = 1}, &state);
-    const bool own_rate = c.rule.starts_with("nesterov") || c.rule == "average";
+    const bool own_rate =
+        c.rule.starts_with("nesterov") || c.rule.starts_with("prox") || c.rule == "average";
     EXPECT_EQ(state.weights == before.weights, !own_rate) << c.rule;
     for (const float m : state.moments[0]) EXPECT_TRUE(std::isfinite(m)) << c.rule;
   }
@@ -244,6 +308,79 @@ TEST(Rules, AdamWCorrectsTheBiasOfItsFirstMoments) {
   State late = StartOf({0});  // the correction has worn off, the moments have not grown
   Update(*rule, {3}, {.learning_rate = 0.5f, .updates = 100000}, &late);
   EXPECT_NEAR(late.weights[0], -0.5 * 0.1 / std::sqrt(0.001), 1e-5);
+}
+
+// Each penalty at one factor of the square and one strength. No point of a fine grid may be better
+// than the rule's, and of equal ones the smallest counts.
+TEST(Rules, ProxIsNeverAboveTheLeastValueOfAGrid) {
+  constexpr int kPoints = 160001;
+  constexpr double kGap = 5e-5;
+  const Floats means = {-4.0f, -1.5f, -0.3f, 0.0f, 0.05f, 0.2f, 0.45f, 0.7f, 1.0f,
+                        1.3f,  1.6f,  2.0f,  2.5f, 3.1f,  3.9f, 5.0f,  6.5f};
+  struct Strength {
+    double pull, lambda, theta;
+  };
+  std::vector<Strength> strengths;
+  for (const double pull : {0.2, 0.5, 1.0, 2.0, 4.0}) {
+    for (const double lambda : {0.1, 0.5, 1.5}) {
+      for (const double theta : {1.1, 2.0, 3.7}) strengths.push_back({pull, lambda, theta});
+    }
+  }
+  for (const char* penalty : {"l1", "scad", "mcp", "capped"}) {
+    for (const Strength& strength : strengths) {
+      // Two workers, so that half of the factor is rho.
+      const std::string text =
+          absl::StrFormat("prox(penalty=%s,lambda=%g,theta=%g,rho=%g)", penalty, strength.lambda,
+                          strength.theta, strength.pull / 2);
+      const ProxOptions options(text);
+      State state = StartOf(means);
+      Update(*Rule(text), Floats(means.size(), 0.0f), {.inverse_weight = 0.5f}, &state);
+      std::vector<double> penalties(kPoints);
+      for (int at = 0; at < kPoints; ++at) penalties[at] = PenaltyOf(options, kGap * at);
+      for (size_t i = 0; i < means.size(); ++i) {
+        SCOPED_TRACE(text + " of " + std::to_string(means[i]));
+        const double u = std::abs(means[i]), v = std::abs(state.weights[i]);
+        double least = std::numeric_limits<double>::infinity();
+        for (int at = 0; at < kPoints; ++at) {
+          const double away = kGap * at - u;
+          least = std::min(least, penalties[at] + strength.pull / 2 * away * away);
+        }
+        EXPECT_LE(ProxValue(options, strength.pull, u, v), least + 1e-6);
+        EXPECT_TRUE(v == 0 || (state.weights[i] < 0) == (means[i] < 0));
+      }
+    }
+  }
+}
+
+TEST(Rules, ProxTakesTheSmallestOfEqualMinima) {
+  // Here the values at 0 and at 1 are 0.25 each: theta * lambda^2 / 2, and pull / 2.
+  State state = StartOf({1, -1, 1.001f, -1.001f, 0.999f});
+  const UpdateFacts one{.inverse_weight = 1};
+  Update(*Rule("prox(penalty=mcp,lambda=1,theta=0.5,rho=0.5)"), Floats(5, 0.0f), one, &state);
+  EXPECT_THAT(state.weights, ElementsAre(0, 0, 1.001f, -1.001f, 0));
+  // Here the values at 0.5 and at 1.5 are 0.5 + 0.5, and 1.
+  State capped = StartOf({1.5f, 1.6f, 1.4f});
+  Update(*Rule("prox(penalty=capped,lambda=1,theta=1)"), Floats(3, 0.0f), one, &capped);
+  EXPECT_THAT(capped.weights, ElementsAre(0.5f, 1.6f, 1.4f - 1.0f));
+}
+
+TEST(Rules, ProxLeavesNoZeroWithASign) {
+  State state = StartOf({-0.005f, 0.005f, -0.0f, -2});
+  Update(*Rule("prox"), {0, 0, 0, -2}, {.inverse_weight = 1}, &state);
+  for (const float x : state.weights) {
+    EXPECT_EQ(x, 0.0f);
+    EXPECT_FALSE(std::signbit(x));
+  }
+}
+
+TEST(Rules, ProxPullsAsOftenAsThereAreWorkers) {
+  const auto rule = Rule("prox(lambda=1,rho=0.5)");
+  State four = StartOf({3});
+  Update(*rule, {0}, {.inverse_weight = 0.25f}, &four);
+  EXPECT_EQ(four.weights[0], 2.5f);
+  State one = StartOf({3});
+  Update(*rule, {0}, {.inverse_weight = 1}, &one);
+  EXPECT_EQ(one.weights[0], 1.0f);
 }
 
 TEST(Rules, MeanHasNone) { EXPECT_EQ(MakeUpdateRule(RuleSpec::Parse("mean").value()), nullptr); }

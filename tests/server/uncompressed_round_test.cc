@@ -60,6 +60,20 @@ TEST_F(UncompressedRoundTest, OfAKeyWithoutAMemoryNobodyMayAsk) {
   EXPECT_EQ(Result(0), (Floats{1, 1, 1, 1}));
 }
 
+TEST_F(UncompressedRoundTest, WhoeverFindsGuessesInRepliesMayAsk) {
+  const std::string sketch = "exactsketch(cells=2)";
+  Start(2, {.push = sketch, .pull = sketch});
+  Push(0, 1, {1, 0, 0, 0});
+  PushAsking(1, 1, {3, 0, 0, 4});
+  EXPECT_TRUE(ToldUncompressed(0));
+  EXPECT_TRUE(ToldUncompressed(1));
+  EXPECT_EQ(Result(0), (Floats{2, 0, 0, 2})) << "of this step as declared";
+  PushPlain(0, 2, {1, 2, 3, 4});
+  PushPlain(1, 2, {1, 2, 3, 8});
+  options_.pull = "none";
+  EXPECT_EQ(Result(1), (Floats{1, 2, 3, 6}));
+}
+
 TEST_F(UncompressedRoundTest, ARoundThatIsNotFiniteTellsItToo) {
   Start(2, {.push = "ef(onebit)", .pull = "none"});
   PushAsking(0, 1, {1, 1, 1, 1});

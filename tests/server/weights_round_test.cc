@@ -133,7 +133,8 @@ TEST_F(WeightsRoundTest, WhoFollowsTheRepliesHoldsTheReplica) {
   for (const Case& c :
        {Case{"delta(int4)", "sgd(momentum=0.9)", 0}, Case{"delta(topk(ratio=0.1))", "adamw", 0},
         Case{"delta(int4)", "adamw", 3}, Case{"none", "slowmo", 0},
-        Case{"sign", "sign_momentum", 0}, Case{"sign", "sign_momentum", 2}}) {
+        Case{"delta(int4)", "prox(penalty=scad,theta=2)", 0}, Case{"sign", "sign_momentum", 0},
+        Case{"sign", "sign_momentum", 2}}) {
     SCOPED_TRACE(c.pull);
     Start(2, {.pull = c.pull, .segments = {96, 40}, .warmup = c.warmup, .rule = c.rule});
     const Floats start = Normal(136, 1);

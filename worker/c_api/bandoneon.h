@@ -262,7 +262,9 @@ typedef struct bdn_result {
   size_t struct_size; /* sizeof(bdn_result), set by the caller */
   uint64_t step;
   uint32_t flags;
-  uint32_t reserved;
+  /* So many elements of data are guesses, because the reply does not determine them: with the codec
+   * exactsketch, which then had too few cells for what was not zero. Else 0. */
+  uint32_t guessed;
 } bdn_result;
 
 /* Waits for a ticket and gives it up. `result` may be NULL.

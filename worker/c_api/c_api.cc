@@ -122,7 +122,7 @@ int WaitAll(bdn_worker* worker, std::span<const TicketId> tickets,
       results[i].step = done[i].step;
       results[i].flags =
           (done[i].absent ? BDN_RESULT_ABSENT : 0) | (done[i].nonfinite ? BDN_RESULT_NONFINITE : 0);
-      results[i].reserved = 0;
+      results[i].guessed = done[i].guessed;
     }
     if (ended != nullptr) *ended = done.size();
     return status;

@@ -396,7 +396,8 @@ absl::Status AttachedPushes::OnEnded(const wire::Ended& ended) {
     tickets_.EndPart(ended.ticket(),
                      {.status = is_lost ? WasRetired(mutable_tensor.declaration) : status,
                       .absent = ended.absent(),
-                      .nonfinite = ended.nonfinite()},
+                      .nonfinite = ended.nonfinite(),
+                      .guessed = ended.guessed()},
                      &tickets);
     if (!status.ok() && ended.undone()) {
       // The step was not exchanged and may be pushed again. The pushes behind it were meant for

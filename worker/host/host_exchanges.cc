@@ -291,6 +291,7 @@ void HostExchanges::EndRound(const HostRound& round, const absl::StatusOr<PushRe
     if (result.ok()) {
       ended->set_absent(result->absent);
       ended->set_nonfinite(result->nonfinite);
+      ended->set_guessed(result->guessed);
     }
     if (has_left_out) {
       Write(*attached[i]->channel->Find({left_out, bytes}), ended->mutable_left_out());

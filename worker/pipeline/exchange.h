@@ -13,6 +13,7 @@
 #include "link/link_monitor.h"
 #include "worker/client.h"
 #include "worker/device/codec_device.h"
+#include "worker/pipeline/guess_watch.h"
 #include "worker/pipeline/replica.h"
 
 // The data on which the stages of the pipeline work.
@@ -44,6 +45,7 @@ struct LinkMemory {
   // is kept.
   std::shared_ptr<Replica> copy;
   LinkMonitor monitor;  // watches the push's error feedback
+  GuessWatch guesses;   // watches what the replies do not determine
   // The device that holds residual and momentum, because the last exchange was of a tensor in its
   // memory; then the arrays above are empty. Null: the host holds them.
   CodecDevice* device = nullptr;
@@ -73,6 +75,7 @@ struct ExchangeSegment {
   TicketId ticket = 0;
   // The result: no worker had a gradient.
   bool absent_everywhere = false;
+  size_t guessed = 0;  // The result: so many elements of `data` are guesses of the codec.
 };
 
 // An exchange: one key at one step. It has one owner at a time: the key's queue, then a stage.

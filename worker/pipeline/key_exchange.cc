@@ -40,6 +40,7 @@ void KeyExchange::BeginAt(const KeyPosition& position) {
   } else if (position.is_uncompressed) {
     key_.link.codecs.GoUncompressed(position.step + 1);
     memory_.monitor.NoteUncompressed();
+    memory_.guesses.NoteUncompressed();
   }
 }
 
@@ -267,6 +268,7 @@ KeyExchange::Next KeyExchange::OnReply(const Frame& reply) {
   if (reply.header.flags & kFlagUncompressed) {
     key_.link.codecs.GoUncompressed(claimed_->step + 1);
     memory_.monitor.NoteUncompressed();
+    memory_.guesses.NoteUncompressed();
   }
   // Transition OnAnswer -> Finish, without a result. The replica keeps the step that it has, which
   // the next wanted reply finds to be too old.
@@ -294,6 +296,12 @@ absl::Status KeyExchange::Decode(const Frame& reply) {
     BDN_RETURN_IF_ERROR(BringHome(&memory_));
   }
   DecodeReply(key_, reply, &memory_, claimed_);
+  // With error feedback on the way back a guess is made up for by the next reply.
+  if (key_.link.codecs.reply_guesses() && !key_.link.codecs.IsUncompressed(claimed_->step + 1)) {
+    size_t guessed = 0;
+    for (const ExchangeSegment& segment : claimed_->segments) guessed += segment.guessed;
+    memory_.guesses.Note(claimed_->step, guessed);
+  }
   return claimed_->device == nullptr ? absl::OkStatus() : DeliverStaged(claimed_);
 }
 

@@ -234,7 +234,9 @@ void EncodePush(const EncodeContext& context, const DeclaredKey& key, LinkMemory
     return;
   }
   // Asks the server, which decides for all workers at once.
-  if (memory->monitor.WantsUncompressed()) header.flags = kFlagUncompressed;
+  if (memory->monitor.WantsUncompressed() || memory->guesses.WantsUncompressed()) {
+    header.flags = kFlagUncompressed;
+  }
   header.codec = static_cast<uint8_t>(codec.codec().id());
   exchange->push = MakeFrame(header, payload.Prefix(*used), context.with_checksum);
 }
@@ -337,18 +339,17 @@ void DecodeWeights(const DeclaredKey& key, const Exchange& exchange, ByteSpan pa
   if (wanted.data != nullptr) std::copy_n(replica.f32(), n, wanted.f32());
 }
 
-void DecodePayload(const DeclaredKey& key, const Exchange& exchange, ByteSpan reply,
-                   LinkMemory* memory) {
-  const SegmentedCodec& codec = key.link.codecs.Pull(exchange.step);
+void DecodePayload(const DeclaredKey& key, ByteSpan reply, LinkMemory* memory, Exchange* exchange) {
+  const SegmentedCodec& codec = key.link.codecs.Pull(exchange->step);
   SegmentedCodec::Segments segments(codec, reply);
-  for (size_t i = 0; i < exchange.segments.size(); ++i) {
-    const ExchangeSegment& segment = exchange.segments[i];
+  for (size_t i = 0; i < exchange->segments.size(); ++i) {
+    ExchangeSegment& segment = exchange->segments[i];
     const std::optional<ByteSpan> payload = segments.Next();
     if (!payload.has_value() || segment.absent_everywhere) continue;
     if (key.link.codecs.reply != ReplyKind::kAggregate) {
-      DecodeWeights(key, exchange, *payload, i, memory);
+      DecodeWeights(key, *exchange, *payload, i, memory);
     } else if (segment.data.data != nullptr) {
-      codec.codec().Decode(*payload, segment.loss_scale, segment.data);
+      segment.guessed = codec.codec().DecodeCounting(*payload, segment.loss_scale, segment.data);
     }
   }
 }
@@ -367,9 +368,9 @@ void DecodeReply(const DeclaredKey& key, const Frame& reply, LinkMemory* memory,
   if (!HasPayload(reply.header.flags)) return;
   Replica* const kept =
       key.link.codecs.keeps_replica() ? memory->replica.get() : memory->copy.get();
-  if (kept == nullptr) return DecodePayload(key, *exchange, reply.payload.span(), memory);
+  if (kept == nullptr) return DecodePayload(key, reply.payload.span(), memory, exchange);
   MutexLock lock(&kept->mu);
-  DecodePayload(key, *exchange, reply.payload.span(), memory);
+  DecodePayload(key, reply.payload.span(), memory, exchange);
   kept->step = exchange->step;  // of a copy nobody asks
 }
 

@@ -14,5 +14,5 @@ Weighting = Union[float, Callable[[], float], str]
 SavedState = Union[Dict[str, Any], List[Dict[str, Any]]]
 # What step() evaluates, and returns the loss of.
 Closure = Callable[[], Any]
-# SignMomentum(), Nesterov(), SlowMo() or Average().
+# SignMomentum(), Nesterov(), SlowMo(), Average() or Prox().
 OuterRule = Any

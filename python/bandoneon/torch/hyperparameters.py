@@ -12,6 +12,8 @@ def rule_text(name, **options):
 
 
 def _value_text(value):
+    if isinstance(value, str):
+        return value
     return str(value).lower() if isinstance(value, bool) else repr(float(value))
 
 

@@ -12,7 +12,7 @@ import torch
 from ..errors import InvalidArgument
 from ..session import default_worker
 from ..worker import Worker
-from .algorithms.outer_steps import Average, Nesterov, SignMomentum, SlowMo  # noqa: F401 (where pickles look)
+from .algorithms.outer_steps import Average, Nesterov, Prox, SignMomentum, SlowMo  # noqa: F401 (where pickles look)
 from .algorithms.pace import Pace
 from .algorithms.qsr import QSR
 from .comm_state import ResumeCheck, fitting_state, saved_by, step_to_resume_at
@@ -45,7 +45,7 @@ class LocalSteps(WrappedOptimizer):
     tau: steps between meetings, or QSR(...), which has more of them as the learning rate falls: the same in all
         workers, as the rate is. Or Pace(...), for workers that are not equally fast: each makes the steps that fit
         between two meetings, and loops end by `meetings`.
-    outer: SignMomentum(), Nesterov(), SlowMo() or Average().
+    outer: SignMomentum(), Nesterov(), SlowMo(), Average() or Prox().
     links, or push and pull alone: Links has what they mean. push: codec of what was moved; "ef(onebit)" and the like
         keep what they leave out for the next meeting. "none". pull: codec of the weights; the signs for SignMomentum,
         else "none"; delta(int4(group=2048)) sends what the weights differ by from what every worker holds. weight: of
@@ -84,7 +84,7 @@ class LocalSteps(WrappedOptimizer):
             check_steps(tau=tau)
         if not hasattr(outer, "rule"):
             raise InvalidArgument(
-                f"outer={outer!r} is none of SignMomentum(), Nesterov(), SlowMo(), Average()"
+                f"outer={outer!r} is none of SignMomentum(), Nesterov(), SlowMo(), Average(), Prox()"
             )
         if self._is_paced:
             _check_has_own_rate(outer)
@@ -155,8 +155,8 @@ class LocalSteps(WrappedOptimizer):
             self._next_meeting = self._last_meeting + self.tau
 
     def _warn_of_written(self):
-        """Of Average() the meeting is the mean of the models, whatever has moved them."""
-        names = [] if isinstance(self.outer, Average) else self._written.names()
+        """Of Average() and Prox() the meeting is made of the mean of the models, whatever has moved them."""
+        names = [] if isinstance(self.outer, (Average, Prox)) else self._written.names()
         if names:
             others = f" and {len(names) - 1} others" if len(names) > 1 else ""
             warnings.warn(
@@ -203,7 +203,7 @@ class LocalSteps(WrappedOptimizer):
             m.local.copy_(torch.sub(common, rest, alpha=1 / weight))  # What was pushed is `weight` times that.
 
     def _outer_rates(self, members):
-        """What the outer step is told; servers refuse those that differ. Those of Average and Nesterov are not used."""
+        """What the outer step is told; servers refuse those that differ. Those of Average, Nesterov and Prox are not used."""
         own = getattr(self.outer, "rate", None)
         if own is None and not self._is_paced:
             return self.rates(members)
@@ -366,8 +366,8 @@ def _check_has_own_rate(outer):
     if isinstance(outer, (SignMomentum, SlowMo)) and outer.rate is None:
         raise InvalidArgument(
             f"the outer step {type(outer).__name__} is one of the workers' learning rate, and with Pace(...) they make unequally "
-            f"many steps, after which schedulers set different ones: say {type(outer).__name__}(rate=...), or take Average() or "
-            "Nesterov()"
+            f"many steps, after which schedulers set different ones: say {type(outer).__name__}(rate=...), or take Average(), "
+            "Nesterov() or Prox()"
         )
 
 

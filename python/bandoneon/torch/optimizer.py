@@ -36,6 +36,7 @@ from .names import Names
 from .parameters import ParameterSet, learning_rates, terms_by_group, tied_by_memory
 from .shards import is_shard, warn_of_unsharded
 from .sliced_parameters import SlicedParameterSet
+from .sparse_sketch import SparseSketches, check_sparse
 from .step_recorder import recorder_of
 from .synchronizer import Synchronizer
 from .torch_internals import module_of
@@ -44,7 +45,8 @@ from .wrapped import refuse_pickling
 
 
 @takes_links(
-    "momentum", "warmup", "overrides", "prefix", "timeout", "check", "scaler", "weight", "average", "sparse_as_dense"
+    "momentum", "warmup", "overrides", "prefix", "timeout", "check", "scaler", "weight", "average", "sparse_as_dense",
+    "sparse",
 )
 def DistributedOptimizer(
     optimizer: torch.optim.Optimizer,
@@ -135,7 +137,9 @@ def DistributedOptimizer(
     else:
         make_parameters, make_synchronizer = SlicedParameterSet, LocalGroupSynchronizer
         how["group"] = LocalGroup(local_group, worker, links.prefix, links.timeout)
+    takes_sketches = check_sparse(links.sparse, overlap, local_group, table)
     parameters = make_parameters(worker, table, links.prefix, links.sparse_as_dense, **how)
+    sketches = SparseSketches(parameters, links.timeout) if takes_sketches else None
     groups = optimizer.param_groups
     if overlap == "forward":
         _check_apart_in_forward(names.in_forward_order(groups))
@@ -153,6 +157,7 @@ def DistributedOptimizer(
     synchronizer = make_synchronizer(
         parameters, scale, weights, rates, overlap, links.timeout, passes_per_round=backward_passes_per_step
     )
+    synchronizer.sketches = sketches
     synchronizer.add(added)
     optimizer._bandoneon = _Parts(parameters, synchronizer, scale, names, links.timeout, links.average)
     if watched is not None:
@@ -293,6 +298,8 @@ class _Distributed:
         """Why no worker can be taken into a job of this one, or None."""
         if isinstance(self._bandoneon.synchronizer, LocalGroupSynchronizer):
             return "local_group= adds gradients up in a torch.distributed group, whose processes go and come together"
+        if self._bandoneon.synchronizer.sketches is not None:
+            return "sparse='sketch' declares gradients anew by what the workers have measured, which a newcomer has not"
         return None
 
     def count_samples(self, samples: float) -> None:
@@ -311,6 +318,15 @@ class _Distributed:
         self._bandoneon.parameters.step_count.ended = given.common["steps"]
         self._bandoneon.resume_check.is_settled = True
 
+    def sketches(self) -> dict[str, dict[str, Any]]:
+        """With sparse="sketch", of each parameter that may go as a sketch: the largest `share` of its gradient that was
+        not zero, the `cells` of its sketch as a share of the elements, None where it has none, and how many elements
+        were `guessed`, for a reply did not determine them, in `guessed_steps` steps."""
+        sketches = self._bandoneon.synchronizer.sketches
+        found = {} if sketches is None else sketches.found
+        kept = ("share", "cells", "guessed", "guessed_steps")
+        return {name: {fact: getattr(measured, fact) for fact in kept} for name, measured in found.items()}
+
     def comm_state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs beside state_dict(): this rank's residuals, momentum and steps; of
         rank 0, what the servers owe, too."""
@@ -326,6 +342,8 @@ class _Distributed:
         parts = self._bandoneon
         parts.synchronizer.settle()
         state = fitting_state(state, parts.settings, parts.parameters.worker)
+        if parts.synchronizer.sketches is not None:
+            parts.synchronizer.sketches.resume(state, parts.synchronizer)
         parts.parameters.load_state_dict(state, parts.timeout)
         parts.resume_check.is_settled = True
 
@@ -560,6 +578,7 @@ def _after_step(optimizer, args, kwargs):
     parts = optimizer._bandoneon
     parts.synchronizer.forget_pass()
     parts.parameters.step_count.end_step()
+    parts.synchronizer.end_step()
     if parts.recorder is not None:
         parts.recorder.end_optimizer(parts, lambda: parts.parameters.steps)
     once = _closure_of(args, kwargs)

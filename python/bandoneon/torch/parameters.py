@@ -2,7 +2,7 @@
 
 import gc
 import weakref
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import torch
 
@@ -175,6 +175,8 @@ class ParameterSet:
         self.replicas_for = replicas_for
         self.members = []
         self.known_ids = set()  # of the members' parameters
+        self.goes_alone = lambda name, param: False  # whether a parameter shares no frame with others
+        self.sparse_remedy = {}  # of a sparse gradient: `remedy` of check_exchangeable()
         self._takes_shards = takes_shards
         self._beside = beside
         self._is_released = False
@@ -249,6 +251,37 @@ class ParameterSet:
             for i, ((name, param), number, own) in enumerate(zip(named, numbers, terms))
         ]
 
+    def by_name(self, name):
+        """The Member of a parameter."""
+        return next(member for member in self.members if member.name == name)
+
+    def declare_anew(self, options, timeout=None):
+        """Declares parameters with other LinkOptions, {name: options}, between two rounds: their new Members. What their
+        links remembered is gone, and their steps go on. Of parameters that go alone. Collective."""
+        changed = [member for member in self.members if member.name in options]
+        steps = {member.name: self.worker.get_step(member.tensor) for member in changed}
+        declarations = [
+            replace(self._declaration(m.name, m.param, m.terms), push=options[m.name].push, pull=options[m.name].pull)
+            for m in changed
+        ]
+        self.worker.retire([declaration.name for declaration in declarations])
+        numbers = self.worker.declare(declarations, timeout, owner=self.reference)
+        anew = [replace(m, tensor=number, options=options[m.name]) for m, number in zip(changed, numbers)]
+        by_name = {member.name: member for member in anew}
+        self.members[:] = [by_name.get(member.name, member) for member in self.members]
+        self._set_steps(anew, steps, timeout)
+        return anew
+
+    def _set_steps(self, members, steps, timeout):
+        """The next exchange of each is the one after steps[name]. Servers follow."""
+        first = self.worker.present(timeout)[0]
+        for member in members:
+            self.worker.set_step(member.tensor, steps[member.name])
+            if self.worker.rank == first:
+                counters = self.worker.get_server_counters(member.tensor, timeout)
+                self.worker.set_server_counters(member.tensor, *counters, steps[member.name], timeout)
+        self.worker.barrier(f"{self.prefix}step is set", timeout)
+
     def release(self):
         """Frees names and parameters for another owner, and gives back what both ends remember of them."""
         self._is_released = True
@@ -276,7 +309,7 @@ class ParameterSet:
         if type(grad) is not torch.Tensor or grad.layout is not torch.strided:
             if self.sparse_as_dense and grad.layout is not torch.strided:
                 grad = grad.to_dense()
-            check_exchangeable(grad, member.name)
+            check_exchangeable(grad, member.name, **self.sparse_remedy)
         if not grad.is_contiguous() and overlaps_itself(grad):
             grad = grad.contiguous()  # For the result to be written there.
         # Of what is exchanged as_float32, exchange() checks the copy.
@@ -397,14 +430,8 @@ class ParameterSet:
         """The next exchange is the one after `step`, which is the first worker's: for codec schedules and warm-ups
         where there is no state_dict() to load. Before any worker pushes. Servers follow."""
         self.check_open()
-        first = self.worker.present(timeout)[0]
-        step = self._step_of(first, step)
-        for member in self.declared:
-            self.worker.set_step(member.tensor, step)
-            if self.worker.rank == first:
-                counters = self.worker.get_server_counters(member.tensor, timeout)
-                self.worker.set_server_counters(member.tensor, *counters, step, timeout)
-        self.worker.barrier(f"{self.prefix}step is set", timeout)
+        step = self._step_of(self.worker.present(timeout)[0], step)
+        self._set_steps(self.declared, {member.name: step for member in self.declared}, timeout)
 
     def step_of_first(self, step):
         """The step that the first worker says."""
@@ -525,7 +552,7 @@ class ParameterSet:
             pull=options.pull,
             warmup=options.warmup,
             momentum=options.momentum,
-            fuse=True,
+            fuse=not self.goes_alone(name, param),
             group=terms.group,
             rule=terms.rule,
         )

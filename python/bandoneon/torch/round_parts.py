@@ -33,16 +33,10 @@ class Slot:
     """One parameter's part in the round of the running backward pass."""
 
     def __init__(self, member, is_awaited_alone):
-        self.member = member
         self.param = member.param
         self.is_shard = is_shard(member.param)
-        # Where all are awaited together, what comes first goes first: then workers whose gradients come at
-        # different times still send in one order, and nothing waits at a server for its counterpart.
-        priority = member.priority if is_awaited_alone else -member.priority
-        # Made once, filled in each round; None of a parameter that is exchanged in slices.
-        is_whole = member.tensor is not None
-        self.push = Push(member.tensor, None, priority=priority) if is_whole else None
-        self.number = member.tensor if is_whole else NO_TENSOR  # of its tensor, or of the first of its slices
+        self._is_awaited_alone = is_awaited_alone
+        self.take(member)
         self.num_bytes = member.elements * member.dtype.itemsize
         self.hooks = []  # on the parameter
         self.accumulation_hooks = []  # on what adds to its gradient, where that is a mean
@@ -59,6 +53,17 @@ class Slot:
         self.leaves_at_once = False
         self.state = WAITING
         self.clear()
+
+    def take(self, member):
+        """The parameter is declared as this member."""
+        self.member = member
+        # Where all are awaited together, what comes first goes first: then workers whose gradients come at
+        # different times still send in one order, and nothing waits at a server for its counterpart.
+        priority = member.priority if self._is_awaited_alone else -member.priority
+        # Made once, filled in each round; None of a parameter that is exchanged in slices.
+        is_whole = member.tensor is not None
+        self.push = Push(member.tensor, None, priority=priority) if is_whole else None
+        self.number = member.tensor if is_whole else NO_TENSOR  # of its tensor, or of the first of its slices
 
     def clear(self):
         self.fired = 0  # gradients accumulated in this pass

@@ -61,6 +61,7 @@ class Synchronizer:
         self._local_sum = None  # a gradient as the last of them left it, and torch's count of writes to it
         self._has_local_part = False  # gradients of no_sync() passes that no round has exchanged
         self.attendance = None  # that each round is told to, within join()
+        self.sketches = None  # with sparse="sketch"
         self._notices = Notices()
         self._round = Round()  # that the running backward pass belongs to, or the next one
         self._batch = Batch()
@@ -100,6 +101,20 @@ class Synchronizer:
     def add(self, members):
         self._slots += [Slot(member, self._sends_what_is_awaited_alone) for member in members]
         self._hook_new_slots()
+        if self.sketches is not None:
+            self.sketches.watch(members)
+
+    def replace(self, members):
+        """These are declared anew, between two rounds."""
+        by_param = {id(member.param): member for member in members}
+        for slot in self._slots:
+            if id(slot.param) in by_param:
+                slot.take(by_param[id(slot.param)])
+
+    def end_step(self):
+        """The optimizer has stepped."""
+        if self.sketches is not None and not self._closed:
+            self.sketches.end_step(self)
 
     @property
     def is_closed(self):
@@ -494,6 +509,8 @@ class Synchronizer:
         if slot.memory is not None and not result.absent:
             if slot.memory is not slot.grad or devices.ARE_HERE:
                 copy_back(slot.memory, slot.grad)
+            if self.sketches is not None:
+                self.sketches.note(slot.member, slot.grad, result)
             arrived = slot.grad if slot.whole is None else slot.whole
             mean = arrived if slot.earlier is None else slot.earlier.add_(arrived)
         if slot.memory is None:

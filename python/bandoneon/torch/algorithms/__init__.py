@@ -23,7 +23,7 @@ from .lans import LANS
 from .lion import Lion
 from .muon import Muon, muon_groups
 from .onebit_adam import OneBitAdam
-from .outer_steps import Average, Nesterov, SignMomentum, SlowMo
+from .outer_steps import Average, Nesterov, Prox, SignMomentum, SlowMo
 from .pace import Pace
 from .qsr import QSR
 
@@ -43,6 +43,7 @@ __all__ = [
     "Nesterov",
     "OneBitAdam",
     "Pace",
+    "Prox",
     "QSR",
     "SignMomentum",
     "SlowMo",

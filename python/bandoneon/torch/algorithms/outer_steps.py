@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from ..hyperparameters import check_decays, check_not_negative, rule_text
+from ...errors import InvalidArgument
+from ..hyperparameters import check_decays, check_not_negative, check_positive, rule_text
+
+
+_PENALTIES = ("l1", "scad", "mcp", "capped")
 
 
 def _rule_options(outer):
@@ -92,4 +96,40 @@ class Average:
     under ef(...) it is QSparse-local-SGD (1906.02367)."""
 
     rule = "average"
+    pull = "none"
+
+
+@dataclass(frozen=True)
+class Prox:
+    """The mean of the workers' weights, shrunk by a penalty p: with m = x - D and W workers (the sum of their weights),
+
+        x <- argmin over z of p(z) + rho W / 2 (z - m)^2
+
+    of each element. Where each worker adds a dual variable u_i to what it has found, and minimizes its own loss
+    + rho / 2 |x_i - (x - u_i)|^2 over x_i, this is consensus ADMM (arXiv 1809.03655): u_i += x_i - x after each meeting.
+    Without u_i it is local SGD with sparse common weights.
+
+    penalty: lambda times |z| ("l1"), or min(|z|, theta) ("capped"), or one that is lambda |z| near 0 and flat from
+        theta lambda on ("scad", "mcp"). Those but l1 leave large weights as they are.
+    lam: lambda. theta: where the penalty is flat; above 1 for "scad". rho: as in the workers' own problems.
+    """
+
+    penalty: str = "l1"
+    lam: float = 0.01
+    theta: float = 3.7
+    rho: float = 1.0
+
+    def __post_init__(self):
+        if self.penalty not in _PENALTIES:
+            raise InvalidArgument(f"penalty={self.penalty!r} is none of {', '.join(_PENALTIES)}")
+        check_not_negative(lam=self.lam)
+        check_positive(theta=self.theta, rho=self.rho)
+        if self.penalty == "scad" and self.theta <= 1:
+            raise InvalidArgument(f"theta={self.theta} is not above 1, as penalty='scad' needs it; its authors take 3.7")
+
+    @property
+    def rule(self) -> str:
+        """The servers' update rule, as they read it."""
+        return rule_text("prox", **{"penalty": self.penalty, "lambda": self.lam, "theta": self.theta, "rho": self.rho})
+
     pull = "none"
