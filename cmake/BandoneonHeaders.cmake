@@ -12,8 +12,10 @@ set(bdn_common_headers <algorithm> <array> <atomic> <cstdint> <functional> <map>
   <absl/status/statusor.h> <absl/strings/str_format.h> <absl/time/time.h>)
 
 if(BDN_PRECOMPILE)
-  # g++ 12 forgets that lines from compiled headers are the system's, and warns of std::string.
-  target_compile_options(bdn_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-array-bounds -Wno-stringop-overflow>)
+  # g++ 12 forgets that lines from compiled headers are the system's, and warns of std::string. It takes
+  # compiled headers only where the same macros are defined; -pthread, which some targets have, defines one.
+  target_compile_options(bdn_options INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-Wno-array-bounds;-Wno-stringop-overflow;-pthread>)
 endif()
 
 # bdn_share_headers(TARGET KIND [HEADER...]): the target uses the compiled headers of its kind, "library"
