@@ -25,7 +25,7 @@ from ctypes import (
 
 from . import errors
 
-ABI_VERSION = 12
+ABI_VERSION = 13
 
 OK = 0
 CANCELLED = 1
@@ -156,6 +156,43 @@ class RowsStep(ctypes.Structure):
     ]
 
 
+class TableLayout(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("width", c_uint32),
+        ("moments", c_uint32),
+        ("buckets", c_uint32),
+        ("reserved", c_uint32),
+    ]
+
+
+class RowScan(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("table", c_uint32),
+        ("bucket", c_uint32),
+        ("cursor", c_uint64),
+        ("since", c_uint64),
+        ("room", c_uint64),
+        ("ids", c_void_p),
+        ("records", c_void_p),
+        ("count", c_uint64),
+        ("updates", c_uint64),
+    ]
+
+
+class RowRecords(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("table", c_uint32),
+        ("replaces", c_uint32),
+        ("updates", c_uint64),
+        ("ids", c_void_p),
+        ("num_ids", c_uint64),
+        ("records", c_void_p),
+    ]
+
+
 # name -> (result, arguments). A worker and a cluster are opaque pointers, a ticket is a number.
 _FUNCTIONS = {
     "bdn_abi_version": (c_int, []),
@@ -244,6 +281,9 @@ _FUNCTIONS = {
     "bdn_push_rows": (c_int, [c_void_p, POINTER(RowsStep), POINTER(Rows), c_size_t, POINTER(c_uint64)]),
     "bdn_fetch_rows": (c_int, [c_void_p, POINTER(Rows), c_size_t, POINTER(c_uint64)]),
     "bdn_set_rows": (c_int, [c_void_p, POINTER(Rows), POINTER(c_uint64)]),
+    "bdn_get_table_layout": (c_int, [c_void_p, c_uint32, POINTER(TableLayout)]),
+    "bdn_scan_rows": (c_int, [c_void_p, POINTER(RowScan), POINTER(c_uint64)]),
+    "bdn_set_row_records": (c_int, [c_void_p, POINTER(RowRecords), POINTER(c_uint64)]),
     "bdn_stats_json": (c_size_t, [c_void_p, c_char_p, c_size_t]),
     "bdn_json_log_line": (c_size_t, [c_char_p, c_char_p, c_double, c_char_p, c_size_t]),
     "bdn_status_json": (c_int, [POINTER(Options), c_double, c_char_p, c_size_t, POINTER(c_size_t)]),

@@ -13,6 +13,7 @@
 #include "common/cluster/held_bytes.h"
 #include "common/telemetry/stage_times.h"
 #include "common/wire/frame.h"
+#include "common/wire/row_block.h"
 #include "server/key_plan.h"
 #include "server/places.h"
 #include "server/rows/row_round.h"
@@ -28,6 +29,9 @@ struct RowState {
   std::vector<RowTable> tables;  // by segment
   Rank init_root = -1;           // the one rank that may set rows; -1: none has yet
   uint32_t last_init = 0;        // the number of the last init that was applied
+  // The same of the records that each worker has set; several may, as each reads a part of a
+  // checkpoint.
+  absl::flat_hash_map<NodeId, uint32_t> last_records;
 
   Step last_step = 0;     // the last step that was closed
   Step replied_step = 0;  // the last step with a result
@@ -96,6 +100,13 @@ class RowKey {
   // Returns the payload with these rows, encoded; empty where none are wanted.
   absl::StatusOr<Buffer> EncodeRows(const WantedRows& wanted) const;
   absl::Status TakeInit(const Frame& frame, Rank rank);
+  // Checks what an init or a fetch of rows or records has in its header. `table` is set where it is
+  // about records.
+  absl::Status CheckRowsHeader(const FrameHeader& header, const char* what, size_t* table) const;
+  absl::Status CheckRequest(const FrameHeader& header, uint32_t last) const;
+  RowLimits LimitsOf(size_t table, size_t row_bytes, size_t most_wanted) const;
+  absl::Status TakeRecords(const Frame& frame, size_t table);
+  absl::StatusOr<Buffer> EncodeRecords(const Frame& frame, size_t table) const;
 
   absl::StatusOr<Place> PlaceOf(NodeId from, Epoch epoch) const {
     return shard_.PlaceOf(*state_.places, from, epoch);

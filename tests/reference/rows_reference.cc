@@ -130,4 +130,28 @@ std::optional<Blocks> ReadBlocks(const Bytes& payload, const Facts& facts) {
   return blocks;
 }
 
+std::optional<Ask> ReadAsk(const Bytes& payload) {
+  if (payload.size() != 24) return std::nullopt;
+  const Ask ask{Little(payload, 0, 8), Little(payload, 8, 8), Little(payload, 16, 4)};
+  if (ask.most == 0 || Little(payload, 20, 4) != 0) return std::nullopt;
+  return ask;
+}
+
+std::optional<Records> ReadRecords(const Bytes& payload, const Facts& facts) {
+  if (payload.size() < 24) return std::nullopt;
+  Records records;
+  records.next = Little(payload, 0, 8);
+  records.updates = Little(payload, 8, 8);
+  if (records.updates > uint64_t{1} << 62) return std::nullopt;
+  const uint64_t flags = Little(payload, 16, 4);
+  if (flags > 1 || Little(payload, 20, 4) != 0) return std::nullopt;
+  records.replaces = flags == 1;
+  Facts without_wanted = facts;
+  without_wanted.most_wanted = 0;
+  const auto block = ReadBlock(Bytes(payload.begin() + 24, payload.end()), without_wanted);
+  if (!block.has_value()) return std::nullopt;
+  records.block = *block;
+  return records;
+}
+
 }  // namespace rows_reference

@@ -180,29 +180,5 @@ TEST(RowTables, TakeNoMoreMemoryThanPromised) {
   EXPECT_LE(static_cast<double>(table.bytes()) / 20000, 4 * kWide * 2 + 44);
 }
 
-// The promises of a store, for each implementation.
-class RowStores : public ::testing::TestWithParam<std::unique_ptr<RowStore> (*)(size_t)> {};
-
-TEST_P(RowStores, FindWhatWasInserted) {
-  const auto store = GetParam()(3);
-  EXPECT_EQ(store->Find(5), nullptr);
-  for (uint64_t id = 0; id < 1000; ++id) store->Insert(id)[0] = static_cast<float>(id);
-  for (uint64_t id = 0; id < 1000; id += 2) EXPECT_TRUE(store->Erase(id));
-  EXPECT_FALSE(store->Erase(0));
-  for (uint64_t id = 2000; id < 2600; ++id) store->Insert(id)[0] = static_cast<float>(id);
-  EXPECT_EQ(store->size(), 1100u);
-  const auto clone = store->Clone();
-  store->Erase(1);
-  size_t visited = 0;
-  clone->ForEach([&](uint64_t id, const float* record) {
-    ++visited;
-    EXPECT_EQ(record[0], static_cast<float>(id));
-    EXPECT_EQ(clone->Find(id)[0], record[0]);
-  });
-  EXPECT_EQ(visited, 1100u);
-}
-
-INSTANTIATE_TEST_SUITE_P(All, RowStores, ::testing::Values(&MakeMemoryRowStore));
-
 }  // namespace
 }  // namespace bdn

@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define BDN_ABI_VERSION 12
+#define BDN_ABI_VERSION 13
 #if defined(__GNUC__)
 #define BDN_API __attribute__((visibility("default")))
 #else
@@ -434,11 +434,11 @@ typedef struct bdn_table {
   const char* name;   /* unique in the job, among tensors, too */
   uint64_t rows;      /* ids are below it; 0: any id */
   uint32_t width;     /* elements of a row, 1 to 1024 */
-  uint32_t group; /* of one declaration, group, width and specs, tables share frames */
+  uint32_t group;     /* of one declaration, group, width and specs, tables share frames */
   const char* rule;   /* the servers' update rule; NULL for "sgd" */
   const char* push;   /* the codec of each gradient row; NULL for "none" */
   const char* pull;   /* the codec of each row that is told, rounding to nearest; NULL for "none" */
-  const char* init; /* a row's first value: "zeros" (NULL), "constant", "uniform", "normal" */
+  const char* init;   /* a row's first value: "zeros" (NULL), "constant", "uniform", "normal" */
   double init_value;  /* the constant, the bound or the deviation of that; 0 for "zeros" */
   uint64_t expect_rows; /* so many rows are expected, for placement and memory; 0: not known */
 } bdn_table;
@@ -461,10 +461,10 @@ typedef struct bdn_rows {
 } bdn_rows;
 
 typedef struct bdn_rows_step {
-  size_t struct_size;  /* sizeof(bdn_rows_step) */
-  float weight;        /* of this worker's gradients in the mean, usually 1 */
-  float loss_scale;    /* the gradients are times this; usually 1 */
-  float learning_rate; /* the same at all workers */
+  size_t struct_size;     /* sizeof(bdn_rows_step) */
+  float weight;           /* of this worker's gradients in the mean, usually 1 */
+  float loss_scale;       /* the gradients are times this; usually 1 */
+  float learning_rate;    /* the same at all workers */
   uint32_t program_steps; /* as of bdn_push */
   int32_t priority;       /* as of bdn_push */
   uint32_t reserved;
@@ -484,6 +484,51 @@ BDN_API int bdn_fetch_rows(bdn_worker* worker, const bdn_rows* rows, size_t coun
 /* Sets rows, which are `gradients`, each id once, with fresh moments. For one rank, always the
  * same, while no worker steps the table. num_wanted is 0. */
 BDN_API int bdn_set_rows(bdn_worker* worker, const bdn_rows* rows, bdn_ticket* ticket);
+
+/* A record is all that a server holds of a row: float32[width], its value; float32[moments]; and
+ * uint32[2]: the updates of the row, and those of the table when the row was changed last, that one
+ * included. A table's records, from all of its buckets, are the table: they may be set in a job
+ * with another number of workers, servers and buckets. */
+typedef struct bdn_table_layout {
+  size_t struct_size; /* sizeof(bdn_table_layout) */
+  uint32_t width;
+  uint32_t moments; /* floats that the rule keeps of a row */
+  uint32_t buckets;
+  uint32_t reserved;
+} bdn_table_layout;
+BDN_API int bdn_get_table_layout(bdn_worker* worker, uint32_t table, bdn_table_layout* layout);
+
+/* A piece of the records of one bucket of a table. */
+typedef struct bdn_row_scan {
+  size_t struct_size; /* sizeof(bdn_row_scan) */
+  uint32_t table;     /* from bdn_declare_tables */
+  uint32_t bucket;    /* 0 to buckets - 1 */
+  uint64_t cursor;    /* 0, then as the piece before has left it; the next cursor, 0 at the end */
+  uint64_t since;     /* records changed after so many updates of the table; 0: all */
+  uint64_t room;      /* for so many records, 1 or more */
+  uint64_t* ids;      /* gets uint64[count], rising */
+  void* records;      /* gets the records, one after the other */
+  uint64_t count;     /* gets the number that came; it may be 0 before the end */
+  uint64_t updates;   /* gets the updates of the table */
+} bdn_row_scan;
+/* Fetches the next piece of a scan, which must stay where it is until the ticket is done. What
+ * comes is as it is now: for a whole table, no worker may step it between the pieces. */
+BDN_API int bdn_scan_rows(bdn_worker* worker, bdn_row_scan* scan, bdn_ticket* ticket);
+
+typedef struct bdn_row_records {
+  size_t struct_size;  /* sizeof(bdn_row_records) */
+  uint32_t table;      /* from bdn_declare_tables */
+  uint32_t replaces;   /* 1: all rows that the servers hold of the table are forgotten first */
+  uint64_t updates;    /* that the table counts from then on */
+  const uint64_t* ids; /* each once, in any order */
+  uint64_t num_ids;
+  const void* records; /* num_ids records, one after the other */
+} bdn_row_records;
+/* Sets records while no worker steps the table. Several ranks may set records, of rows that are
+ * different ones. BDN_INVALID_ARGUMENT names table and row; other records may have been set then.
+ */
+BDN_API int bdn_set_row_records(bdn_worker* worker, const bdn_row_records* records,
+                                bdn_ticket* ticket);
 
 /* ---- State and statistics ---- */
 

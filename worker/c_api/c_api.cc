@@ -412,6 +412,36 @@ int bdn_set_rows(bdn_worker* worker, const bdn_rows* rows, bdn_ticket* ticket) {
   });
 }
 
+int bdn_get_table_layout(bdn_worker* worker, uint32_t table, bdn_table_layout* layout) {
+  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
+    BDN_RETURN_IF_ERROR(bdn::CheckStruct(layout, "bdn_table_layout"));
+    BDN_ASSIGN_OR_RETURN(const bdn::TableLayout found, w.LayoutOf(table));
+    layout->width = found.width;
+    layout->moments = found.moment_floats;
+    layout->buckets = found.buckets;
+    layout->reserved = 0;
+    return absl::OkStatus();
+  });
+}
+
+int bdn_scan_rows(bdn_worker* worker, bdn_row_scan* scan, bdn_ticket* ticket) {
+  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
+    if (ticket == nullptr) return bdn::InvalidArgument("ticket is null");
+    BDN_ASSIGN_OR_RETURN(const bdn::RecordsScan piece, bdn::ToRecordsScan(scan));
+    BDN_ASSIGN_OR_RETURN(*ticket, w.ScanRecords(piece));
+    return absl::OkStatus();
+  });
+}
+
+int bdn_set_row_records(bdn_worker* worker, const bdn_row_records* records, bdn_ticket* ticket) {
+  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
+    if (ticket == nullptr) return bdn::InvalidArgument("ticket is null");
+    BDN_ASSIGN_OR_RETURN(const bdn::RecordsSet set, bdn::ToRecordsSet(records));
+    BDN_ASSIGN_OR_RETURN(*ticket, w.SetRecords(set));
+    return absl::OkStatus();
+  });
+}
+
 int bdn_retire(bdn_worker* worker, const uint32_t* ids, size_t count) {
   return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
     if (count > 0 && ids == nullptr) return bdn::InvalidArgument("ids is null");

@@ -39,6 +39,9 @@ class RowExchanges {
   absl::StatusOr<TicketId> Push(const RowsPush& push);
   absl::StatusOr<TicketId> Fetch(std::span<const TableRows> tables);
   absl::StatusOr<TicketId> Set(const TableRows& rows);
+  absl::StatusOr<TableLayout> LayoutOf(uint32_t table);
+  absl::StatusOr<TicketId> Scan(const RecordsScan& scan);
+  absl::StatusOr<TicketId> SetRecords(const RecordsSet& set);
 
   // Forgets a key that was removed from the table. Called under the table's lock, by the table's
   // callback, of which the analysis does not know that.
@@ -56,6 +59,7 @@ class RowExchanges {
   // A call, which its requests share.
   struct Call {
     std::vector<Group> groups;
+    RecordsScan scan;  // of a call of Scan
     TicketId ticket = 0;
   };
   struct Pending {
@@ -72,9 +76,17 @@ class RowExchanges {
   };
   using Ended = std::vector<TicketTable::Ended>;
 
-  // Finds the groups of the tables, and checks the arrays.
-  absl::StatusOr<std::shared_ptr<Call>> Begin(std::span<const TableRows> tables)
+  // Finds the groups of the tables, and checks the arrays. Where not `is_cut`, all of a call about
+  // a bucket goes in one frame, and must fit.
+  absl::StatusOr<std::shared_ptr<Call>> Begin(std::span<const TableRows> tables, bool is_cut)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(calls_);
+  // Begins a call about one table; its segment.
+  absl::StatusOr<std::shared_ptr<Call>> BeginOne(const TableRows& rows, size_t* segment)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(calls_);
+  // Checks that a call sets no row twice.
+  static absl::Status CheckEachOnce(const RowLink& link, size_t segment, const RowSet& ids);
+  static FrameHeader RecordsHeader(FrameType type, const Group& group, uint32_t bucket,
+                                   size_t segment);
   absl::Status FindGroups(std::span<const TableRows> tables, Call* call)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_->mutex());
   absl::StatusOr<std::shared_ptr<const RowLink>> LinkOf(const KeyExchange& key)

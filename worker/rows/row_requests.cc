@@ -156,6 +156,51 @@ Buffer EncodeRowInit(const RowLink& link, uint32_t bucket, size_t segment, const
   return payload.bytes;
 }
 
+size_t RecordBytesOf(const RowLink& link) {
+  return RecordBytes(link.width, link.rule.MomentFloats(link.width));
+}
+
+Buffer EncodeRecordsInit(uint32_t bucket, const TableInCall& table, const std::byte* records,
+                         size_t record_bytes, const RecordsHead& head, size_t first, size_t count) {
+  MutableByteSpan out;
+  Buffer payload =
+      MakeRecords(head, table.ids.ids(bucket).subspan(first, count), record_bytes, &out);
+  for (size_t j = 0; j < count; ++j) {
+    const uint32_t position = table.ids.positions(table.ids.begin(bucket) + first + j)[0];
+    std::memcpy(out.data() + j * record_bytes, records + position * record_bytes, record_bytes);
+  }
+  return payload;
+}
+
+absl::Status DecodeRecordsValue(const RowLink& link, size_t segment, const RecordsScan& scan,
+                                ByteSpan payload) {
+  const RowLink::Table& table = link.tables[segment];
+  const RowLimits limits{.row_bytes = RecordBytesOf(link),
+                         .bucket = scan.bucket,
+                         .buckets = link.buckets,
+                         .rows = table.spec.rows,
+                         .most_wanted = 0};
+  const absl::StatusOr<Records> records = DecodeRecords(payload, limits);
+  if (!records.ok()) {
+    return Internal("table '%s': an answer about records of bucket %d: %s", table.name, scan.bucket,
+                    records.status().message());
+  }
+  const RowBlock& block = records->block;
+  const RecordsHead& head = records->head;
+  if (block.ids.size() > scan.room || (head.next != 0 && head.next <= scan.cursor)) {
+    return Internal(
+        "table '%s': an answer about records of bucket %d has %d, of %d wanted, and goes on at %d "
+        "after %d",
+        table.name, scan.bucket, block.ids.size(), scan.room, head.next, scan.cursor);
+  }
+  std::ranges::copy(block.ids, scan.ids);
+  std::ranges::copy(block.rows, scan.records);
+  *scan.next = head.next;
+  *scan.count = block.ids.size();
+  *scan.updates = head.updates;
+  return absl::OkStatus();
+}
+
 absl::Status DecodeRowAnswer(const RowLink& link, uint32_t bucket, const TablesInCall& tables,
                              ByteSpan payload) {
   const auto bad = [&](const absl::Status& why) {

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/ids.h"
 #include "common/wire/frame.h"
+#include "common/wire/row_records.h"
 #include "link/row_link.h"
 #include "worker/rows/row_set.h"
 #include "worker/rows/rows_push.h"
@@ -57,6 +58,15 @@ Buffer EncodeRowFetch(uint32_t bucket, const TablesInCall& tables);
 // values are its `gradients`.
 Buffer EncodeRowInit(const RowLink& link, uint32_t bucket, size_t segment, const TableInCall& table,
                      size_t first, size_t count);
+// Makes the payload of an init of records [first, first + count) of a bucket of a table, whose
+// records are `records`, each of `record_bytes`.
+Buffer EncodeRecordsInit(uint32_t bucket, const TableInCall& table, const std::byte* records,
+                         size_t record_bytes, const RecordsHead& head, size_t first, size_t count);
+// Reads a value of records into the memory of the scan. Internal: it is not what was asked for.
+absl::Status DecodeRecordsValue(const RowLink& link, size_t segment, const RecordsScan& scan,
+                                ByteSpan payload);
+// Returns the bytes of a record of a table.
+size_t RecordBytesOf(const RowLink& link);
 // Decodes the rows of a reply or value into the callers' arrays. Internal, after which some rows
 // may have been written: the server's answer is not what was asked for.
 absl::Status DecodeRowAnswer(const RowLink& link, uint32_t bucket, const TablesInCall& tables,

@@ -1,5 +1,5 @@
-// Any bytes are the payload of a frame about rows or are refused; the reference decoder agrees, and
-// what is taken encodes to its own bytes.
+// Any bytes are the payload of a frame about rows or records, or are refused; the reference decoder
+// agrees, and what is taken encodes to its own bytes.
 
 #include <algorithm>
 #include <cstdint>
@@ -7,12 +7,35 @@
 #include <vector>
 
 #include "common/wire/row_block.h"
+#include "common/wire/row_records.h"
 #include "tests/reference/rows_reference.h"
 
 namespace {
 
 void Check(bool holds) {
   if (!holds) std::abort();
+}
+
+void CheckRecords(const std::vector<uint8_t>& bytes, const rows_reference::Facts& facts,
+                  const bdn::RowLimits& limits) {
+  const bdn::ByteSpan span = std::as_bytes(std::span(bytes));
+  const auto ask = bdn::DecodeRecordsAsk(span);
+  const auto asked = rows_reference::ReadAsk(bytes);
+  Check(ask.ok() == asked.has_value());
+  if (ask.ok()) {
+    const bdn::Buffer again = bdn::EncodeRecordsAsk(*ask);
+    Check(std::ranges::equal(again.span(), span));
+  }
+  const auto records = bdn::DecodeRecords(span, limits);
+  const auto reference = rows_reference::ReadRecords(bytes, facts);
+  Check(records.ok() == reference.has_value());
+  if (!records.ok()) return;
+  bdn::MutableByteSpan rows;
+  const bdn::Buffer again =
+      bdn::MakeRecords(records->head, records->block.ids, limits.row_bytes, &rows);
+  std::ranges::copy(records->block.rows, rows.begin());
+  Check(std::ranges::equal(again.span(), span));
+  Check(reference->block.ids == records->block.ids && reference->updates == records->head.updates);
 }
 
 }  // namespace
@@ -35,6 +58,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                               .buckets = static_cast<uint32_t>(facts.buckets),
                               .rows = facts.rows,
                               .most_wanted = facts.most_wanted};
+  CheckRecords(bytes, facts, limits);
   for (size_t i = 0; is_ok && i < parts->size(); ++i) {
     if (!(*parts)[i].has_value()) continue;
     bdn::RowBlock block;
