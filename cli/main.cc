@@ -18,6 +18,8 @@ constexpr char kHelp[] =
     "  status           show the nodes of a running job\n"
     "  doctor           say what is wrong with this machine, or the way to a job\n"
     "  recipes          list the recipes of bandoneon.torch: which setting for which network\n"
+    "  rows export      write a table of a checkpoint as arrays of NumPy\n"
+    "  rows stat        show the tables of a checkpoint\n"
     "  certs init       make a job's certificate authority\n"
     "  certs issue      make a certificate for a scheduler, server, worker or observer\n"
     "  certs show       say what a certificate says\n"
@@ -45,6 +47,8 @@ constexpr Command kCommands[] = {
     {"status", StatusCommand},
     {"doctor", DoctorCommand},
     {"recipes", RecipesCommand},
+    {"rows export", RowsExportCommand},
+    {"rows stat", RowsStatCommand},
     {"certs init", CertsInitCommand},
     {"certs issue", CertsIssueCommand},
     {"certs show", CertsShowCommand},
@@ -58,7 +62,7 @@ constexpr Command kCommands[] = {
 
 // Returns the names of the commands for people, and the first words of those with two words.
 std::vector<std::string> CommandNames() {
-  std::vector<std::string> names = {"bench", "certs"};
+  std::vector<std::string> names = {"bench", "certs", "rows"};
   for (const Command& command : kCommands) {
     if (command.run != BenchWorkerCommand && command.run != IdleWorkerCommand) {
       names.emplace_back(command.name);
@@ -80,7 +84,7 @@ int Main(const std::vector<std::string>& args) {
   }
   std::string name = args[0];
   size_t used = 1;
-  if (name == "bench" || name == "certs") {
+  if (name == "bench" || name == "certs" || name == "rows") {
     if (args.size() == 1 || args[1] == "--help" || args[1] == "-h") {
       fputs(kHelp, args.size() == 1 ? stderr : stdout);
       return args.size() == 1 ? kUsage : 0;
