@@ -204,6 +204,9 @@ class Client {
   // ticket. For one rank only, between steps, while no worker steps the table. AlreadyExists:
   // another rank sets rows.
   virtual absl::StatusOr<TicketId> SetRows(const TableRows& /*rows*/) { return CheckTakesTables(); }
+  // Returns the means of the last step of a table whose rule is mean: of all rows that any worker
+  // has pushed. FailedPrecondition: that step's ticket is not done. NotFound: no step had any.
+  virtual absl::StatusOr<SummedRows> Summed(uint32_t /*table*/) { return CheckTakesTables(); }
   // Returns how a table's records look.
   virtual absl::StatusOr<TableLayout> LayoutOf(uint32_t /*table*/) { return CheckTakesTables(); }
   // Fetches a piece of a table's records as they are, and returns a ticket. Rows that are updated

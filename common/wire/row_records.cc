@@ -63,6 +63,7 @@ absl::StatusOr<Records> DecodeRecords(ByteSpan payload, const RowLimits& limits)
   records.head.replaces = flags != 0;
   RowLimits without_wanted = limits;
   without_wanted.most_wanted = 0;
+  without_wanted.takes_none = false;
   BDN_RETURN_IF_ERROR(
       ReadRowBlock(payload.subspan(kRecordsHeadBytes), without_wanted, &records.block));
   return records;

@@ -280,6 +280,10 @@ _FUNCTIONS = {
     "bdn_declare_tables": (c_int, [c_void_p, POINTER(Table), c_size_t, POINTER(c_uint32), c_double]),
     "bdn_push_rows": (c_int, [c_void_p, POINTER(RowsStep), POINTER(Rows), c_size_t, POINTER(c_uint64)]),
     "bdn_fetch_rows": (c_int, [c_void_p, POINTER(Rows), c_size_t, POINTER(c_uint64)]),
+    "bdn_summed_rows": (
+        c_int,
+        [c_void_p, c_uint32, c_uint64, c_void_p, c_void_p, POINTER(c_uint64)],
+    ),
     "bdn_set_rows": (c_int, [c_void_p, POINTER(Rows), POINTER(c_uint64)]),
     "bdn_get_table_layout": (c_int, [c_void_p, c_uint32, POINTER(TableLayout)]),
     "bdn_scan_rows": (c_int, [c_void_p, POINTER(RowScan), POINTER(c_uint64)]),

@@ -601,6 +601,14 @@ class Worker:
             [rows], lambda lib, handle, items, ticket: lib.bdn_set_rows(handle, items, ticket)
         )
 
+    def summed_rows(self, table: int, room: int, ids: int, rows: int) -> int:
+        """Copies the means of the last step of a table whose rule is "mean", where there is room for so many rows; how
+        many there are. NotFound: nobody has pushed anything of it."""
+        count = c_uint64()
+        with self._call() as (lib, handle):
+            _native.check(lib.bdn_summed_rows(handle, table, room, ids, rows, byref(count)))
+        return count.value
+
     def table_layout(self, table: int) -> TableLayout:
         """How the records of a table look, and in how many buckets they are."""
         layout = _native.TableLayout(sizeof(_native.TableLayout))

@@ -32,8 +32,14 @@ bool IsRetried(const absl::Status& status) {
          absl::IsDataLoss(status) || absl::IsUnauthenticated(status);
 }
 
+// Returns whether a worker is not to get all means.
+bool WantsSome(const WantedRows& wanted) {
+  return std::ranges::any_of(wanted,
+                             [](const WantedIds& of) { return of.none || !of.ids.empty(); });
+}
+
 bool WantsAny(const WantedRows& wanted) {
-  return std::ranges::any_of(wanted, [](const auto& ids) { return !ids.empty(); });
+  return std::ranges::any_of(wanted, [](const WantedIds& of) { return !of.ids.empty(); });
 }
 
 }  // namespace
@@ -80,6 +86,12 @@ size_t RowState::row_bytes() const {
   return bytes;
 }
 
+size_t RowState::reply_bytes() const {
+  size_t bytes = wanted_bytes + all_means.size();
+  for (const auto& sums : means) bytes += sums.has_value() ? sums->bytes() : 0;
+  return bytes;
+}
+
 uint64_t RowState::rows() const {
   uint64_t rows = 0;
   for (const RowTable& table : tables) rows += table.rows();
@@ -111,7 +123,8 @@ RowLimits RowKey::LimitsOf(size_t table, size_t row_bytes, size_t most_wanted) c
           .bucket = link_.bucket,
           .buckets = link_.buckets,
           .rows = link_.tables[table].spec.rows,
-          .most_wanted = most_wanted};
+          .most_wanted = most_wanted,
+          .takes_none = most_wanted != 0 && link_.rule.is_mean()};
 }
 
 template <typename Take>
@@ -162,7 +175,7 @@ RowKey::PushCheck RowKey::CheckPush(const Frame& push, Place place, RowPush* row
           }
           wanted += block->wanted.size();
           if (wanted > most_wanted) return InvalidArgument("%d rows are wanted", wanted);
-          rows->wanted[i] = std::move(block->wanted);
+          rows->wanted[i] = {std::move(block->wanted), block->wants_none};
           return absl::OkStatus();
         });
     if (!valid.ok()) {
@@ -285,19 +298,24 @@ absl::StatusOr<uint8_t> RowKey::StepTables(StageLaps* laps) {
                            roster.step(), rate);
   }
   const double weight = roster.total_weight();
-  if (weight == 0) return 0;
+  if (weight == 0) return link_.rule.is_mean() ? kFlagAbsent : 0;
   std::vector<std::optional<RowSums>> sums = round.Sum(link_);
   const auto inverse = static_cast<float>(1 / weight);
   bool is_finite = true;
   for (auto& sum : sums) is_finite = (!sum.has_value() || sum->Scale(inverse)) && is_finite;
   if (!is_finite) {
     // The other buckets make the step, so that it counts in this one, too.
-    for (size_t i = 0; i < sums.size(); ++i) {
+    for (size_t i = 0; i < sums.size() && !link_.rule.is_mean(); ++i) {
       if (sums[i].has_value()) state_.tables[i].CountSkipped();
     }
     return kFlagNonFinite;
   }
   laps->End(Stage::kSum, 0, 0);
+  if (link_.rule.is_mean()) {
+    state_.means = std::move(sums);
+    BDN_ASSIGN_OR_RETURN(state_.all_means, EncodeMeans(WantedRows(link_.tables.size())));
+    return 0;
+  }
   std::vector<std::optional<RowTable::Stepped>> stepped(sums.size());
   size_t more = 0;
   uint64_t fresh = 0;
@@ -331,6 +349,8 @@ Sends RowKey::CloseRound(StageLaps* laps) {
   // All workers have pushed this step, so none asks for the reply before any more.
   state_.wanted.clear();
   state_.wanted_bytes = 0;
+  state_.means.clear();
+  state_.all_means = Buffer();
   const absl::StatusOr<uint8_t> flags = StepTables(laps);
   if (!flags.ok()) return FailRound(step, flags.status());
   ++shard_.stats.rounds;
@@ -360,20 +380,66 @@ Sends RowKey::CloseRound(StageLaps* laps) {
 absl::StatusOr<Buffer> RowKey::EncodeRows(const WantedRows& wanted) const {
   std::vector<std::optional<size_t>> lengths(wanted.size());
   for (size_t i = 0; i < wanted.size(); ++i) {
-    if (!wanted[i].empty()) lengths[i] = RowAnswerBytes(wanted[i].size(), link_.pull_row_bytes);
+    const std::vector<uint64_t>& ids = wanted[i].ids;
+    if (!ids.empty()) lengths[i] = RowAnswerBytes(ids.size(), link_.pull_row_bytes);
   }
   const RowPayload payload = MakeRowPayload(lengths);
   std::vector<float> row(link_.width);
   for (size_t i = 0; i < wanted.size(); ++i) {
-    if (wanted[i].empty()) continue;
-    MutableByteSpan out = WriteRowAnswer(wanted[i].size(), payload.parts[i]);
-    for (const uint64_t id : wanted[i]) {
+    if (wanted[i].ids.empty()) continue;
+    MutableByteSpan out = WriteRowAnswer(wanted[i].ids.size(), payload.parts[i]);
+    for (const uint64_t id : wanted[i].ids) {
       state_.tables[i].Read(id, row);
-      // The codec rounds to nearest, so that its draw does not matter.
-      BDN_RETURN_IF_ERROR(
-          link_.pull->Encode({row.data(), DType::kFloat32, row.size()}, 1.0f, Draw(), out)
-              .status());
-      out = out.subspan(link_.pull_row_bytes);
+      BDN_RETURN_IF_ERROR(EncodeRow(row, &out));
+    }
+  }
+  return payload.bytes;
+}
+
+absl::Status RowKey::EncodeRow(std::span<const float> row, MutableByteSpan* out) const {
+  // The codec rounds to nearest, so that its draw does not matter.
+  BDN_RETURN_IF_ERROR(
+      link_.pull->Encode({row.data(), DType::kFloat32, row.size()}, 1.0f, Draw(), *out).status());
+  *out = out->subspan(link_.pull_row_bytes);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Buffer> RowKey::EncodeMeans(const WantedRows& wanted) const {
+  std::vector<std::vector<size_t>> order(wanted.size());
+  std::vector<std::vector<uint64_t>> ids(wanted.size());
+  std::vector<std::optional<size_t>> lengths(wanted.size());
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    if (!wanted[i].ids.empty()) {
+      lengths[i] = RowAnswerBytes(wanted[i].ids.size(), link_.pull_row_bytes);
+    } else if (!wanted[i].none && state_.means[i].has_value()) {
+      order[i] = state_.means[i]->Rising();
+      for (const size_t place : order[i]) ids[i].push_back(state_.means[i]->ids()[place]);
+      lengths[i] = RowBlockBytes(ids[i], {}, link_.pull_row_bytes);
+    }
+  }
+  const size_t bytes = RowPayloadBytes(lengths);
+  if (bytes > kMaxRowsPayload) {
+    return ResourceExhausted(
+        "table '%s': the rows that all workers have pushed to bucket %d of %d take %d bytes, and a "
+        "frame has at most %d: have the scheduler begin the job with a higher row-buckets",
+        plan_.name, link_.bucket, link_.buckets, bytes, kMaxRowsPayload);
+  }
+  const RowPayload payload = MakeRowPayload(lengths);
+  const std::vector<float> zeros(link_.width);
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    if (!lengths[i].has_value()) continue;
+    if (wanted[i].ids.empty()) {
+      MutableByteSpan out = WriteRowBlock(ids[i], {}, payload.parts[i]);
+      for (const size_t place : order[i]) {
+        BDN_RETURN_IF_ERROR(EncodeRow(std::as_const(*state_.means[i]).at(place), &out));
+      }
+      continue;
+    }
+    MutableByteSpan out = WriteRowAnswer(wanted[i].ids.size(), payload.parts[i]);
+    for (const uint64_t id : wanted[i].ids) {
+      const std::span<const float> mean =
+          state_.means[i].has_value() ? state_.means[i]->Find(id) : std::span<const float>();
+      BDN_RETURN_IF_ERROR(EncodeRow(mean.empty() ? std::span<const float>(zeros) : mean, &out));
     }
   }
   return payload.bytes;
@@ -386,6 +452,18 @@ Frame RowKey::ReplyTo(NodeId node, Step step) const {
   header.flags = state_.reply_flags;
   const auto wanted = state_.wanted.find(node);
   if (header.flags != 0) return Frame{header, {}};
+  if (link_.rule.is_mean()) {
+    const bool wants_some = wanted != state_.wanted.end() && WantsSome(wanted->second);
+    absl::StatusOr<Buffer> means =
+        wants_some ? EncodeMeans(wanted->second) : absl::StatusOr<Buffer>(state_.all_means);
+    if (!means.ok()) return shard_.ErrorFrame(PushOf(step), means.status());
+    if (means->empty()) {
+      header.flags = kFlagUnwanted;
+      return Frame{header, {}};
+    }
+    header.codec = static_cast<uint8_t>(link_.pull->id());
+    return MakeFrame(header, *std::move(means), shard_.options.needs_checksums());
+  }
   if (wanted == state_.wanted.end() || !WantsAny(wanted->second)) {
     header.flags = kFlagUnwanted;
     return Frame{header, {}};
@@ -537,7 +615,7 @@ absl::Status RowKey::CheckRowsHeader(const FrameHeader& header, const char* what
                                      size_t* table) const {
   BDN_RETURN_IF_ERROR(CheckElements(header));
   const bool is_of_records = header.part == StatePart::kRecords;
-  if (!is_of_records && header.part != StatePart::kRows) {
+  if (link_.rule.is_mean() || (!is_of_records && header.part != StatePart::kRows)) {
     return NotFound("table '%s' has no %s", plan_.name, StatePartName(header.part));
   }
   const uint64_t segment = header.element_offset / link_.width;
@@ -655,7 +733,7 @@ Sends RowKey::OnFetch(NodeId from, const Frame& frame) {
                           if (!block->ids.empty()) return InvalidArgument("a fetch with rows");
                           count += block->wanted.size();
                           if (count > most) return InvalidArgument("%d rows are wanted", count);
-                          wanted[i] = std::move(block->wanted);
+                          wanted[i].ids = std::move(block->wanted);
                           return absl::OkStatus();
                         });
   }

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -39,6 +41,10 @@ struct RowState {
   // What each worker wants of the rows as replied_step left them, from which its reply is made
   // again: no row changes before all workers have their replies, as the next round needs them.
   absl::flat_hash_map<NodeId, WantedRows> wanted;
+  // Of tables whose rule is mean: the means of replied_step, and all of them as a payload for those
+  // workers that want no rows in particular.
+  std::vector<std::optional<RowSums>> means;
+  Buffer all_means;
   size_t wanted_bytes = 0;
   Frame last_failure;               // as of DenseState
   RowRound round;                   // the open round, if there is one
@@ -47,6 +53,8 @@ struct RowState {
   // Sets another roster. The open round starts over, as of DenseState.
   void SetRoster(std::shared_ptr<const Places> now);
   size_t row_bytes() const;
+  // Returns the bytes of what is kept for replies.
+  size_t reply_bytes() const;
   uint64_t rows() const;
 };
 
@@ -99,6 +107,10 @@ class RowKey {
   Frame ReplyTo(NodeId node, Step step) const;
   // Returns the payload with these rows, encoded; empty where none are wanted.
   absl::StatusOr<Buffer> EncodeRows(const WantedRows& wanted) const;
+  // Returns the payload with the means of the rows that a worker wants; of tables of which it wants
+  // none in particular, of all rows that were pushed. ResourceExhausted: it is longer than a frame.
+  absl::StatusOr<Buffer> EncodeMeans(const WantedRows& wanted) const;
+  absl::Status EncodeRow(std::span<const float> row, MutableByteSpan* out) const;
   absl::Status TakeInit(const Frame& frame, Rank rank);
   // Checks what an init or a fetch of rows or records has in its header. `table` is set where it is
   // about records.

@@ -182,6 +182,8 @@ class FtrlRowRule final : public RowRule {
 
 std::unique_ptr<const RowRule> MakeRowRule(const RowRuleSpec& spec) {
   switch (spec.kind()) {
+    case RowRuleSpec::Kind::kMean:
+      return nullptr;
     case RowRuleSpec::Kind::kSgd:
       return std::make_unique<SgdRowRule>(spec);
     case RowRuleSpec::Kind::kAdagrad:

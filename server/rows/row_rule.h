@@ -33,6 +33,7 @@ class RowRule {
                       std::span<float> x, std::span<float> moments) const = 0;
 };
 
+// Null: `mean`, by which no row is held.
 std::unique_ptr<const RowRule> MakeRowRule(const RowRuleSpec& spec);
 
 }  // namespace bdn

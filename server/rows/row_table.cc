@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 
 #include "common/base/status.h"
 #include "common/wire/message.h"
@@ -30,6 +31,23 @@ float* RowSums::Of(uint64_t id) {
     sums_.resize(sums_.size() + width_, 0.0f);
   }
   return sums_.data() + place->second * width_;
+}
+
+std::span<const float> RowSums::Find(uint64_t id) const {
+  const auto place = places_.find(id);
+  return place == places_.end() ? std::span<const float>() : at(place->second);
+}
+
+size_t RowSums::bytes() const {
+  return places_.capacity() * (sizeof(std::pair<uint64_t, size_t>) + 1) +
+         ids_.capacity() * sizeof(uint64_t) + sums_.capacity() * sizeof(float);
+}
+
+std::vector<size_t> RowSums::Rising() const {
+  std::vector<size_t> order(ids_.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::sort(order, {}, [this](size_t i) { return ids_[i]; });
+  return order;
 }
 
 bool RowSums::Scale(float factor) {

@@ -25,13 +25,20 @@ class RowSums {
 
   // Returns the sum of a row, zeros before its first gradient. Valid until the next call.
   float* Of(uint64_t id);
+  // Returns the sum of a row, or nothing where it has no gradient.
+  std::span<const float> Find(uint64_t id) const;
   const std::vector<uint64_t>& ids() const { return ids_; }
   std::span<float> at(size_t i) { return {sums_.data() + i * width_, width_}; }
+  std::span<const float> at(size_t i) const { return {sums_.data() + i * width_, width_}; }
+  // Returns about how many bytes of memory they take.
+  size_t bytes() const;
+  // Returns the places of `ids`, in the order in which these rise.
+  std::vector<size_t> Rising() const;
   // Multiplies all sums. Returns false if one of them is not finite then.
   bool Scale(float factor);
 
  private:
-  const size_t width_;
+  size_t width_;
   absl::flat_hash_map<uint64_t, size_t> places_;
   std::vector<uint64_t> ids_;  // in the order in which they came
   std::vector<float> sums_;

@@ -20,10 +20,12 @@ struct Facts {
   uint64_t buckets = 1;
   uint64_t rows = 0;  // of every table; 0: any id
   uint64_t most_wanted = 0;
+  bool is_mean = false;  // the rule of the tables
 };
 
 struct Block {
   std::vector<uint64_t> ids, wanted;
+  bool wants_none = false;
   Bytes rows;
   bool operator==(const Block&) const = default;
 };

@@ -153,6 +153,9 @@ TEST(RowRules, HaveOneCanonicalForm) {
             "adagrad(initial=0.5)");
   EXPECT_EQ(RowRuleSpec::Parse("adamw(correction=row)")->text(), "adamw(correction=row)");
   EXPECT_EQ(RowRuleSpec::Parse("adamw(correction=step)")->text(), "adamw");
+  EXPECT_EQ(RowRuleSpec::Parse("mean")->text(), "mean");
+  EXPECT_TRUE(RowRuleSpec::Parse("mean")->is_mean());
+  EXPECT_FALSE(RowRuleSpec::Parse("mean(decay=1)").ok());
   EXPECT_FALSE(RowRuleSpec::Parse("adagrad(eps=0)").ok());
   EXPECT_FALSE(RowRuleSpec::Parse("sgd(momentum=0.9)").ok());
 }

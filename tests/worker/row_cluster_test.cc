@@ -432,6 +432,72 @@ TEST(RowCluster, RecordsMakeTheSameTableInAJobOfAnotherSize) {
               HasSubstr("the row at position 0 is set again"));
 }
 
+TEST(RowCluster, MeansOfRowsReachAllOrThoseThatWantThem) {
+  for (const int servers : {1, 3}) {
+    for (const int buckets : {1, 16}) {
+      ClusterRig rig(3, Flags(servers, buckets));
+      rig.OnEach([&](Worker& worker, int rank) {
+        const auto ids =
+            worker.Declare({Table("a", {.rule = "mean"}), Table("b", {.rule = "mean"})}, kLong);
+        ASSERT_TRUE(ids.ok()) << ids.status();
+        // Rank 2 has nothing of either, and gets all. Rank 1 wants two rows.
+        const Ids touched = rank == 0 ? Ids{3, 9, 3} : Ids{9, 150};
+        const Floats gradients(touched.size() * kWidth, rank == 0 ? 3.0f : 6.0f);
+        const Ids wanted = {150, 4, 150};
+        Floats out(wanted.size() * kWidth, -1.0f);
+        RowsPush push;
+        if (rank == 0) push.tables.push_back({(*ids)[0], touched, gradients.data(), {}, nullptr});
+        if (rank == 1) {
+          push.tables.push_back({(*ids)[0], touched, gradients.data(), wanted, out.data()});
+        }
+        if (rank == 2) push.tables.push_back({(*ids)[0], {}, nullptr, {}, nullptr});
+        const auto ticket = worker.PushRows(push);
+        ASSERT_TRUE(ticket.ok()) << ticket.status();
+        const auto done = worker.Wait(*ticket, kLong);
+        ASSERT_TRUE(done.ok()) << done.status();
+        EXPECT_FALSE(done->absent);
+        EXPECT_EQ(worker.Summed((*ids)[1]).status().code(), absl::StatusCode::kNotFound);
+        const auto summed = worker.Summed((*ids)[0]);
+        if (rank == 1) {
+          Floats expected(kWidth, 2.0f);
+          expected.insert(expected.end(), kWidth, 0.0f);
+          expected.insert(expected.end(), kWidth, 2.0f);
+          EXPECT_EQ(out, expected);
+          EXPECT_EQ(summed.status().code(), absl::StatusCode::kNotFound);
+          return;
+        }
+        ASSERT_TRUE(summed.ok()) << summed.status();
+        EXPECT_EQ(summed->ids, Ids({3, 9, 150}));
+        EXPECT_EQ(summed->rows[0], 2.0f);
+        EXPECT_EQ(summed->rows[kWidth], 3.0f);
+        EXPECT_EQ(summed->rows[2 * kWidth], 2.0f);
+      });
+      EXPECT_EQ(rig.held().rows, 0u);
+    }
+  }
+}
+
+TEST(RowCluster, MeansThatAreNotFiniteAreSaidToBeSo) {
+  ClusterRig rig(2, Flags(1, 4));
+  rig.OnEach([&](Worker& worker, int rank) {
+    const uint32_t table = worker.Declare({Table("t", {.rule = "mean"})}, kLong)->front();
+    const Ids touched = {7};
+    const Floats gradients(kWidth, rank == 0 ? HUGE_VALF : 1.0f);
+    Floats out(kWidth, 0.0f);
+    RowsPush push;
+    push.tables.push_back({table, touched, gradients.data(), touched, out.data()});
+    const auto done = worker.Wait(*worker.PushRows(push), kLong);
+    ASSERT_TRUE(done.ok()) << done.status();
+    EXPECT_TRUE(done->nonfinite);
+    for (const float value : out) EXPECT_TRUE(std::isnan(value));
+    EXPECT_EQ(worker.Summed(table).status().code(), absl::StatusCode::kNotFound);
+    // What servers do not hold cannot be fetched, set or scanned.
+    const TableRows wants{.table = table, .wanted = touched, .out = out.data()};
+    EXPECT_FALSE(worker.Wait(*worker.FetchRows({&wants, 1}), kLong).ok());
+    EXPECT_FALSE(worker.Wait(*worker.SetRecords({.table = table, .updates = 1}), kLong).ok());
+  });
+}
+
 TEST(RowCluster, AWaitNamesTheTableAndTheRank) {
   ClusterRig rig(2, Flags(1, 4));
   rig.OnEach([&](Worker& worker, int rank) {
@@ -479,7 +545,6 @@ TEST(RowCluster, WhatCannotBeIsRefusedWithItsReason) {
   EXPECT_THAT(refused({.pull = "delta(int8)"}), HasSubstr("a delta would be kept"));
   EXPECT_THAT(refused({.push = "dither"}), HasSubstr("int8, int4 and int2 can"));
   EXPECT_THAT(refused({.rule = "sgd(momentum=0.9)"}), HasSubstr("momentum moves rows"));
-  EXPECT_THAT(refused({.rule = "mean"}), HasSubstr("mean is of tensors"));
   EXPECT_THAT(refused({.width = 1025}), HasSubstr("a row has 1 to 1024"));
   EXPECT_THAT(refused({.width = 0}), HasSubstr("no elements"));
 }

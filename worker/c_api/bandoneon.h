@@ -435,7 +435,7 @@ typedef struct bdn_table {
   uint64_t rows;      /* ids are below it; 0: any id */
   uint32_t width;     /* elements of a row, 1 to 1024 */
   uint32_t group;     /* of one declaration, group, width and specs, tables share frames */
-  const char* rule;   /* the servers' update rule; NULL for "sgd" */
+  const char* rule;   /* the servers' update rule, or "mean"; NULL for "sgd" */
   const char* push;   /* the codec of each gradient row; NULL for "none" */
   const char* pull;   /* the codec of each row that is told, rounding to nearest; NULL for "none" */
   const char* init;   /* a row's first value: "zeros" (NULL), "constant", "uniform", "normal" */
@@ -449,8 +449,11 @@ BDN_API int bdn_declare_tables(bdn_worker* worker, const bdn_table* tables, size
                                uint32_t* ids, double timeout_seconds);
 
 typedef struct bdn_rows {
-  size_t struct_size;  /* sizeof(bdn_rows) */
-  const uint64_t* ids; /* of the gradients, in any order, an id as often as it was touched */
+  size_t struct_size; /* sizeof(bdn_rows) */
+  /* Of the gradients, in any order, an id as often as it was touched. NULL in a push that wants
+   * nothing either: the table takes part without a gradient. An empty list is a gradient of no
+   * rows, which counts as an update. */
+  const uint64_t* ids;
   size_t num_ids;
   const float* gradients; /* float32[num_ids][width]; those of one id are added in their order */
   const uint64_t* wanted; /* ids, in any order */
@@ -478,6 +481,14 @@ typedef struct bdn_rows_step {
  * they were. BDN_INVALID_ARGUMENT names table, id and position, and nothing was sent. */
 BDN_API int bdn_push_rows(bdn_worker* worker, const bdn_rows_step* step, const bdn_rows* rows,
                           size_t count, bdn_ticket* ticket);
+/* Of a table whose rule is "mean" the servers hold no rows: nothing is set or fetched. A worker
+ * that wants rows gets their means in `out`, zeros for those that nobody has pushed. Who wants none
+ * gets the means of all rows that any worker has pushed in a step: once the ticket of the last step
+ * is done, this copies those of one table: uint64[count], rising, and float32[count][width]. It
+ * copies nothing, and sets `count` alone, where `room`, in rows, is less. BDN_NOT_FOUND: no worker
+ * has pushed anything of the table in that step. */
+BDN_API int bdn_summed_rows(bdn_worker* worker, uint32_t table, uint64_t room, uint64_t* ids,
+                            float* rows, uint64_t* count);
 /* Fetches the wanted rows as the servers have them now. num_ids is 0. */
 BDN_API int bdn_fetch_rows(bdn_worker* worker, const bdn_rows* rows, size_t count,
                            bdn_ticket* ticket);

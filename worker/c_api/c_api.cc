@@ -393,6 +393,21 @@ int bdn_push_rows(bdn_worker* worker, const bdn_rows_step* step, const bdn_rows*
   });
 }
 
+int bdn_summed_rows(bdn_worker* worker, uint32_t table, uint64_t room, uint64_t* ids, float* rows,
+                    uint64_t* count) {
+  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
+    if (count == nullptr || (room > 0 && (ids == nullptr || rows == nullptr))) {
+      return bdn::InvalidArgument("ids, rows or count is null");
+    }
+    BDN_ASSIGN_OR_RETURN(const bdn::SummedRows summed, w.Summed(table));
+    *count = summed.ids.size();
+    if (room < *count) return absl::OkStatus();
+    std::copy(summed.ids.begin(), summed.ids.end(), ids);
+    std::copy(summed.rows.begin(), summed.rows.end(), rows);
+    return absl::OkStatus();
+  });
+}
+
 int bdn_fetch_rows(bdn_worker* worker, const bdn_rows* rows, size_t count, bdn_ticket* ticket) {
   return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
     if (ticket == nullptr) return bdn::InvalidArgument("ticket is null");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "common/base/status.h"
@@ -133,6 +134,7 @@ absl::StatusOr<TicketId> RowExchanges::Push(const RowsPush& push) {
   for (size_t g = 0; g < call->groups.size(); ++g) {
     Group& group = call->groups[g];
     const RowLink& link = *group.link;
+    if (link.rule.is_mean()) group.means.resize(link.buckets);
     const size_t first = requests.size();
     bool is_finite = true;
     for (uint32_t bucket = 0; bucket < link.buckets; ++bucket) {
@@ -148,6 +150,10 @@ absl::StatusOr<TicketId> RowExchanges::Push(const RowsPush& push) {
       if (is_finite) {
         payload = EncodeRowPush(link, bucket, group.in_call, scale, group.step, draws_);
         is_finite = payload.has_value();
+      }
+      if (payload.has_value() && payload->empty()) {
+        header.codec = 0;
+        header.flags = kFlagAbsent;
       }
       pending.request.frame =
           MakeFrame(header, payload.has_value() ? *std::move(payload) : Buffer(), with_checksum);
@@ -252,6 +258,64 @@ FrameHeader RowExchanges::RecordsHeader(FrameType type, const Group& group, uint
                      /*step=*/0, /*request=*/0);
 }
 
+absl::StatusOr<SummedRows> RowExchanges::Summed(uint32_t table) {
+  std::vector<const SummedRows*> parts;
+  std::shared_ptr<Call> call;
+  size_t width = 0;
+  {
+    MutexLock lock(tensors_->mutex());
+    const Tensor* const found = tensors_->Find(table);
+    if (found == nullptr || found->parts.empty() || found->declaration.kind != KeyKind::kRows) {
+      return NotATable(table);
+    }
+    const Key first = found->parts[0].exchange->id();
+    const size_t segment = found->parts[0].segment;
+    const auto last = summed_.find(first);
+    if (last == summed_.end()) {
+      return NotFound("table '%s' has no means: no step of it has ended, or its rule is not mean",
+                      found->declaration.name);
+    }
+    call = last->second;
+    if (call->num_open != 0) {
+      return FailedPrecondition("table '%s': its step is still on its way; wait for its ticket",
+                                found->declaration.name);
+    }
+    width = found->declaration.elements;
+    for (const Group& group : call->groups) {
+      if (group.buckets[0]->id() != first) continue;
+      for (const auto& bucket : group.means) {
+        if (bucket.size() > segment && bucket[segment].has_value()) {
+          parts.push_back(&*bucket[segment]);
+        }
+      }
+    }
+    if (parts.empty()) {
+      return NotFound("table '%s': no worker has pushed anything of it in this step",
+                      found->declaration.name);
+    }
+  }
+  // All requests have ended, so that nothing changes the parts any more.
+  struct Row {
+    uint64_t id;
+    const float* values;
+  };
+  std::vector<Row> rows;
+  for (const SummedRows* const part : parts) {
+    for (size_t i = 0; i < part->ids.size(); ++i) {
+      rows.push_back({part->ids[i], part->rows.data() + i * width});
+    }
+  }
+  std::ranges::sort(rows, {}, &Row::id);
+  SummedRows all;
+  all.ids.reserve(rows.size());
+  all.rows.reserve(rows.size() * width);
+  for (const Row& row : rows) {
+    all.ids.push_back(row.id);
+    all.rows.insert(all.rows.end(), row.values, row.values + width);
+  }
+  return all;
+}
+
 absl::StatusOr<TableLayout> RowExchanges::LayoutOf(uint32_t table) {
   MutexLock one_at_a_time(&calls_);
   size_t segment = 0;
@@ -343,7 +407,9 @@ absl::Status RowExchanges::Start(std::shared_ptr<Call> call, std::vector<Pending
       for (const uint32_t id : group.tables) {
         if (group.step != 0) tensors_->at(id).pushed = group.step;
       }
+      if (!group.means.empty()) summed_[group.buckets[0]->id()] = call;
     }
+    call->num_open = requests.size();
     call->ticket = tickets_->Open({.tensor = table,
                                    .step = step,
                                    .parts = std::max<size_t>(1, requests.size()),
@@ -402,14 +468,29 @@ absl::Status RowExchanges::Decode(const Pending& pending, const Frame& answer) c
   // An init has nothing to be read.
   if (pending.request.frame.header.type == FrameType::kInit) return absl::OkStatus();
   const FrameHeader& asked = pending.request.frame.header;
-  if (answer.header.flags != 0 && asked.part != StatePart::kRecords) return absl::OkStatus();
   const Group& group = pending.call->groups[pending.group];
+  const bool is_of_means = asked.type == FrameType::kPush && group.link->rule.is_mean();
+  if (answer.header.flags != 0 && asked.part != StatePart::kRecords) {
+    // What was wanted of means that there are not.
+    const bool is_nonfinite = (answer.header.flags & kFlagNonFinite) != 0;
+    if (is_of_means) {
+      FillWanted(*group.link, pending.bucket, group.in_call,
+                 is_nonfinite ? std::numeric_limits<float>::quiet_NaN() : 0.0f);
+    }
+    return absl::OkStatus();
+  }
   Frame own = answer;
   Own(&own);
   BDN_RETURN_IF_ERROR(CheckPayload(own));
   if (asked.part == StatePart::kRecords) {
     return DecodeRecordsValue(*group.link, asked.element_offset / group.link->width,
                               pending.call->scan, own.payload.span());
+  }
+  if (is_of_means) {
+    BDN_ASSIGN_OR_RETURN(
+        pending.call->groups[pending.group].means[pending.bucket],
+        DecodeMeans(*group.link, pending.bucket, group.in_call, own.payload.span()));
+    return absl::OkStatus();
   }
   return DecodeRowAnswer(*group.link, pending.bucket, group.in_call, own.payload.span());
 }
@@ -423,7 +504,9 @@ void RowExchanges::Finish(Key key, Pending pending, RequestTable::Outcome outcom
       status.ok() && is_push && (outcome.frame->header.flags & kFlagNonFinite) != 0;
   // The reply of a step that was left out has no rows, so they are fetched: as they were before it.
   Buffer fetch;
-  if (is_nonfinite) fetch = EncodeRowFetch(pending.bucket, group.in_call);
+  if (is_nonfinite && !group.link->rule.is_mean()) {
+    fetch = EncodeRowFetch(pending.bucket, group.in_call);
+  }
   // The server sends a damaged reply again when it gets the same push again.
   const bool is_damaged =
       absl::IsDataLoss(status) && outcome.frame.ok() && pending.num_damaged < kMostDamaged;
@@ -451,6 +534,7 @@ void RowExchanges::Finish(Key key, Pending pending, RequestTable::Outcome outcom
     } else {
       const bool was_absent =
           status.ok() && is_push && (outcome.frame->header.flags & kFlagAbsent) != 0;
+      --pending.call->num_open;
       tickets_->EndPart(pending.call->ticket,
                         {.status = status,
                          .absent = was_absent,

@@ -39,13 +39,17 @@ class RowExchanges {
   absl::StatusOr<TicketId> Push(const RowsPush& push);
   absl::StatusOr<TicketId> Fetch(std::span<const TableRows> tables);
   absl::StatusOr<TicketId> Set(const TableRows& rows);
+  absl::StatusOr<SummedRows> Summed(uint32_t table);
   absl::StatusOr<TableLayout> LayoutOf(uint32_t table);
   absl::StatusOr<TicketId> Scan(const RecordsScan& scan);
   absl::StatusOr<TicketId> SetRecords(const RecordsSet& set);
 
   // Forgets a key that was removed from the table. Called under the table's lock, by the table's
   // callback, of which the analysis does not know that.
-  void OnRemoved(Key key) ABSL_NO_THREAD_SAFETY_ANALYSIS { keys_.erase(key); }
+  void OnRemoved(Key key) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    keys_.erase(key);
+    summed_.erase(key);
+  }
 
  private:
   // The tables of a call that share keys.
@@ -55,11 +59,14 @@ class RowExchanges {
     std::vector<uint32_t> tables;         // ids of all tables of the group, by segment
     TablesInCall in_call;                 // by segment
     Step step = 0;                        // of a push
+    // Of tables whose rule is mean: what came, by bucket and segment.
+    std::vector<BucketMeans> means;
   };
   // A call, which its requests share.
   struct Call {
     std::vector<Group> groups;
-    RecordsScan scan;  // of a call of Scan
+    RecordsScan scan;     // of a call of Scan
+    size_t num_open = 0;  // requests that have not ended; guarded by the table's lock
     TicketId ticket = 0;
   };
   struct Pending {
@@ -110,6 +117,8 @@ class RowExchanges {
   const std::function<void(Step step)> over_;
   Mutex calls_;  // taken before the table's lock: lets one call go on at a time, in their order
   std::map<Key, KeyQueue> keys_ ABSL_GUARDED_BY(tensors_->mutex());
+  // The last step of each group whose rule is mean, by the key of its first bucket.
+  std::map<Key, std::shared_ptr<Call>> summed_ ABSL_GUARDED_BY(tensors_->mutex());
 };
 
 }  // namespace bdn

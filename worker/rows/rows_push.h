@@ -18,6 +18,12 @@ struct TableRows {
   float* out = nullptr;  // float32[wanted.size()][width]; unspecified until the ticket is done
 };
 
+// The means of a step of one table whose rule is mean, ids rising.
+struct SummedRows {
+  std::vector<uint64_t> ids;
+  std::vector<float> rows;  // float32[ids.size()][width]
+};
+
 // A step of some tables. All tables that share keys with these take part; those that are not named
 // have no rows in it. Gradients are read before the call returns.
 struct RowsPush {

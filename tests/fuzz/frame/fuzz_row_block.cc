@@ -47,7 +47,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                                     .bucket = data[2] % 2u,
                                     .buckets = data[2] % 2u == 1 ? 2u : 1u + data[2] / 128u,
                                     .rows = data[0] / 64u * 1000u,
-                                    .most_wanted = 300};
+                                    .most_wanted = 300,
+                                    .is_mean = data[1] / 16u % 2u == 1};
   const std::vector<uint8_t> bytes(data + 3, data + size);
   const bdn::ByteSpan span = std::as_bytes(std::span(bytes));
   const auto reference = rows_reference::ReadBlocks(bytes, facts);
@@ -57,7 +58,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                               .bucket = static_cast<uint32_t>(facts.bucket),
                               .buckets = static_cast<uint32_t>(facts.buckets),
                               .rows = facts.rows,
-                              .most_wanted = facts.most_wanted};
+                              .most_wanted = facts.most_wanted,
+                              .takes_none = facts.is_mean};
   CheckRecords(bytes, facts, limits);
   for (size_t i = 0; is_ok && i < parts->size(); ++i) {
     if (!(*parts)[i].has_value()) continue;
@@ -65,7 +67,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     is_ok = bdn::ReadRowBlock(*(*parts)[i], limits, &block).ok();
     if (!is_ok) break;
     std::vector<std::byte> again(bdn::RowBlockBytes(block.ids, block.wanted, facts.row_bytes));
-    const auto rows = bdn::WriteRowBlock(block.ids, block.wanted, again);
+    const auto rows = bdn::WriteRowBlock(block.ids, block.wanted, again, block.wants_none);
     std::copy(block.rows.begin(), block.rows.end(), rows.begin());
     Check(std::equal(again.begin(), again.end(), (*parts)[i]->begin(), (*parts)[i]->end()));
     if (!reference.has_value()) continue;
