@@ -16,7 +16,7 @@ namespace {
 // The floats behind a record's values and moments, whose bits are its RowCounters.
 constexpr size_t kCounters = kRowCounters;
 // A scan looks at so many places.
-constexpr uint64_t kPlacesAScan = uint64_t{1} << 19;
+constexpr uint64_t kPlacesAScan = uint64_t{1} << 16;
 
 bool AllFinite(std::span<const float> values) {
   return std::ranges::all_of(values, [](float value) { return std::isfinite(value); });

@@ -1,5 +1,6 @@
 #include "server/rows/row_rule.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "gmock/gmock.h"
@@ -172,6 +173,27 @@ TEST(RowTables, AreValues) {
   table = copy;
   table.Read(7, row);
   EXPECT_THAT(row, ::testing::ElementsAre(3, 4));
+}
+
+TEST(RowTables, AreScannedInShortLooksEvenIfNothingHasChanged) {
+  constexpr size_t kMany = 70000;
+  const auto rule = MakeRowRule(*RowRuleSpec::Parse("sgd"));
+  RowTable table({}, rule.get(), 1, 0);
+  for (uint64_t id = 0; id < kMany; ++id) table.Set(id, std::vector<float>{1});
+  const RowTable::Scanned first = table.Scan(0, /*since=*/9, 10);
+  EXPECT_TRUE(first.records.empty());
+  EXPECT_GT(first.next, 0u);
+  EXPECT_LT(first.next, table.places());
+  EXPECT_EQ(table.Scan(first.next, /*since=*/9, 10).next, 0u);
+  size_t told = 0;
+  uint64_t place = 0;
+  do {
+    const RowTable::Scanned piece = table.Scan(place, /*since=*/0, 1000);
+    told += piece.records.size();
+    EXPECT_TRUE(std::ranges::is_sorted(piece.records));
+    place = piece.next;
+  } while (place != 0);
+  EXPECT_EQ(told, kMany);
 }
 
 TEST(RowTables, TakeNoMoreMemoryThanPromised) {

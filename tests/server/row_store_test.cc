@@ -2,6 +2,8 @@
 
 #include <map>
 #include <random>
+#include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -104,7 +106,8 @@ TEST_P(RowStoreTest, TakesLittleBesideTheRecords) {
   EXPECT_LE(store_->bytes(), 100000 * (4 * kFloats + 44 - 8));
 }
 
-INSTANTIATE_TEST_SUITE_P(Memory, RowStoreTest, ::testing::Values(&MakeMemoryRowStore));
+INSTANTIATE_TEST_SUITE_P(All, RowStoreTest, ::testing::Values(&MakeMemoryRowStore),
+                         [](const auto& /*info*/) { return std::string("InMemory"); });
 
 }  // namespace
 }  // namespace bdn
