@@ -1,6 +1,7 @@
 #include <cmath>
 #include <set>
 
+#include "common/base/endian.h"
 #include "common/wire/headers.h"
 #include "common/wire/row_block.h"
 #include "common/wire/row_records.h"
@@ -34,7 +35,7 @@ class RowKeyTest : public ::testing::Test {
     tables_ = tables;
     shard_ = ServerShard({.self = kServerNode, .budget = budget});
     shard_.SetMembership(MakeMembership(workers));
-    KeyEntry entry{.key = kRowsKey, .kind = KeyKind::kRows, .rule = "sgd", .buckets = 1};
+    KeyEntry entry{.key = kRowsKey, .kind = KeyKind::kRows, .rule = rule_, .buckets = 1};
     std::vector<TensorDeclaration> declared;
     for (uint32_t t = 0; t < tables; ++t) {
       entry.segments.push_back({7 + t, 0, 2});
@@ -42,7 +43,7 @@ class RowKeyTest : public ::testing::Test {
       declared.push_back({.name = "t" + std::to_string(t),
                           .elements = 2,
                           .kind = KeyKind::kRows,
-                          .rule = "sgd",
+                          .rule = rule_,
                           .table = "table(rows=100)"});
     }
     shard_.AddKey(*MakeKeyPlan(entry, "t0", declared));
@@ -137,6 +138,7 @@ class RowKeyTest : public ::testing::Test {
   std::string Error(Rank rank) { return std::string(ErrorOf(Last(rank)).message()); }
   const RowState& State() { return shard_.Find(kRowsKey)->rows; }
 
+  std::string rule_ = "sgd";
   size_t tables_ = 1;
   float rate_ = 1.0f;
   Epoch epoch_ = 1;
@@ -430,6 +432,77 @@ TEST_F(RowKeyTest, AnOverflowOfOneKeyCountsAsAnUpdate) {
   EXPECT_EQ(Last(0).header.flags, kFlagNonFinite);
   EXPECT_EQ(State().tables[0].updates(), 2u);
   EXPECT_EQ(State().rows(), 1u);
+}
+
+class RowMeansTest : public RowKeyTest {
+ protected:
+  RowMeansTest() { rule_ = "mean"; }
+  // The rows of a reply with all of them.
+  std::vector<std::pair<uint64_t, float>> AllTold(Rank rank) {
+    RowBlock block;
+    EXPECT_TRUE(ReadRowBlock(Last(rank).payload.span(), {.row_bytes = 8}, &block).ok());
+    std::vector<std::pair<uint64_t, float>> told;
+    for (size_t i = 0; i < block.ids.size(); ++i) {
+      told.emplace_back(block.ids[i], LoadLittle<float>(block.rows, 8 * i));
+    }
+    return told;
+  }
+};
+
+TEST_F(RowMeansTest, GoToAllOrAreThoseThatAreWanted) {
+  using ::testing::Pair;
+  Start(3);
+  Push(0, 1, {{3, 5}, {1, 1, 2, 2}, {}});
+  Push(1, 1, {{5}, {4, 4}, {5, 9}});
+  EXPECT_THAT(outbox_.sent, IsEmpty());
+  PushBare(2, 1, kFlagAbsent);
+  const float third = 1.0f / 3.0f;
+  EXPECT_THAT(AllTold(0), ElementsAre(Pair(3, third), Pair(5, 2)));
+  EXPECT_EQ(Last(2).payload.span().size(), Last(0).payload.span().size());
+  EXPECT_THAT(AllTold(2), ElementsAre(Pair(3, third), Pair(5, 2)));
+  EXPECT_THAT(RowsTold(1, 2), ElementsAre(2, 2, 0, 0));  // of 5, and of 9, which nobody has
+  EXPECT_EQ(State().rows(), 0u);
+  EXPECT_GT(shard_.held().waiting, 0u);
+  // A repeated push gets the same again, also while the next round is open.
+  Push(0, 2, {{7}, {1, 1}, {}});
+  Push(1, 1, {{5}, {4, 4}, {5, 9}});
+  EXPECT_THAT(RowsTold(1, 2), ElementsAre(2, 2, 0, 0));
+  Probe(2, 1);
+  EXPECT_THAT(AllTold(2), ElementsAre(Pair(3, third), Pair(5, 2)));
+}
+
+TEST_F(RowMeansTest, OfNobodyAreAbsentAndThoseThatAreNotWantedAreNotSent) {
+  Start(2);
+  for (const Rank rank : {0, 1}) PushBare(rank, 1, kFlagAbsent);
+  EXPECT_EQ(Last(0).header.flags, kFlagAbsent);
+  Frame push = MakePushFrame(0, 2, {Rows{{5}, {1, 1}, {}}});
+  Buffer none = Buffer::CopyOf(push.payload.span());
+  StoreLittle(none.mutable_span(), 4, 0xFFFFFFFFu);
+  Send(MakeFrame(push.header, none));
+  Push(1, 2, {{5}, {1, 1}, {}});
+  EXPECT_EQ(Last(0).header.flags, kFlagUnwanted);
+  EXPECT_EQ(AllTold(1).size(), 1u);
+  for (const Rank rank : {0, 1}) Push(rank, 3, {{5}, {3e38f, 1}, {}});
+  EXPECT_EQ(Last(1).header.flags, kFlagNonFinite);
+}
+
+TEST_F(RowMeansTest, AreHeldByNobodyForFetchesAndInits) {
+  Start(1);
+  Send(FetchFrame(0, {5}));
+  EXPECT_THAT(Error(0), HasSubstr("table 't0' has no rows"));
+  Send(StateFrame(FrameType::kInit, 0, 9, Payload({Rows{{5}, {1, 1}, {}}})));
+  EXPECT_THAT(Error(0), HasSubstr("table 't0' has no rows"));
+  Send(RecordsFrame(FrameType::kFetch, 0, 9, EncodeRecordsAsk({})));
+  EXPECT_THAT(Error(0), HasSubstr("table 't0' has no records"));
+}
+
+TEST_F(RowKeyTest, ThatNoneAreWantedIsForMeansAlone) {
+  Start(1);
+  Frame push = MakePushFrame(0, 1, {Rows{{5}, {1, 1}, {}}});
+  Buffer none = Buffer::CopyOf(push.payload.span());
+  StoreLittle(none.mutable_span(), 4, 0xFFFFFFFFu);
+  Send(MakeFrame(push.header, none));
+  EXPECT_THAT(Error(0), HasSubstr("rows are wanted, at most"));
 }
 
 TEST_F(RowKeyTest, AFullServerFailsTheRoundAndSaysWhatToSet) {
