@@ -11,6 +11,7 @@ import torch
 import bandoneon
 import bandoneon.torch as bdn
 from bandoneon.torch import checkpoint_storage, rows
+from bandoneon.torch.app_state import AppState
 from bandoneon.worker import RowScan
 from cluster_helpers import run_job
 from test_rows import Net, batch_of, loss_of
@@ -202,6 +203,58 @@ def test_a_full_disk_leaves_the_checkpoint_of_before(tmp_path, monkeypatch):
     assert set(os.listdir(tmp_path)) == before
     loaded, _, _ = run(tmp_path, 2, 1, 8, "sgd", 2, 2)
     assert loaded == saved
+
+
+def test_what_cannot_save_rows_says_what_can():
+    def job(worker):
+        table = rows.Embedding(None, 4)
+        optimizer = rows.RowOptimizer(table, worker=worker)
+        with pytest.raises(bandoneon.InvalidArgument, match=r"save them with bandoneon.torch.save\(\)"):
+            AppState(table, optimizer, worker=worker)
+        with pytest.raises(bandoneon.InvalidArgument, match="table 'rows' is in two objects of the state"):
+            bdn.save("/nowhere", {"a": optimizer, "b": optimizer}, worker=worker)
+        with pytest.raises(bandoneon.InvalidArgument, match="rows_every=0 is not a number of saves"):
+            bdn.save("/nowhere", {"a": optimizer}, worker=worker, rows_every=0)
+        return True
+
+    assert run_job(job, workers=1) == [True]
+
+
+def test_a_training_that_is_saved_on_the_way_goes_on_with_its_rows(tmp_path):
+    def job(total, directory):
+        def train(worker):
+            table = rows.Embedding(None, 4, init="normal")
+            optimizer = rows.RowOptimizer(table, rule="adamw", lr=0.1, worker=worker)
+            state = bdn.TrainingState({"table": table, "rows": optimizer}, checkpoint=directory, every=2, worker=worker)
+            steps = []
+            for number in state.steps(total):
+                steps.append(number)
+                optimizer.zero_grad()
+                table(torch.tensor([number + worker.rank, 5])).sum().backward()
+                optimizer.step()
+            return steps, optimizer.rows_of(table, torch.arange(10))
+
+        return run_job(train, workers=2)
+
+    whole = job(6, tmp_path / "whole")[0]
+    assert [steps for steps, _ in job(3, tmp_path / "parts")] == [[0, 1, 2]] * 2
+    for steps, now in job(6, tmp_path / "parts"):
+        assert steps == [3, 4, 5] and torch.equal(now, whole[1])
+
+
+def test_a_table_of_a_lower_bound_does_not_take_rows_beyond_it(tmp_path):
+    run(tmp_path, 1, 1, 4, "sgd", 0, 2)
+
+    def job(worker):
+        model = Net()
+        model.item = torch.nn.Embedding(5, 6)
+        rows.serve_tables(model)
+        optimizer = rows.RowOptimizer(model, lr=0.05, worker=worker)
+        with pytest.raises(bandoneon.InvalidArgument, match=r"table 'item': id \d+, .*is not from 0 to 4"):
+            bdn.load(tmp_path, {"tables": optimizer, "step": 0}, worker=worker)
+        return True
+
+    assert run_job(job, workers=1) == [True]
 
 
 def test_records_that_no_rule_leaves_are_refused():
