@@ -2,10 +2,10 @@
 
     bandoneon run -n 4 -s 2 -- python examples/click_model.py --push int8
 
-Each example has 26 hashed ids, some of which raise the odds of a click; popular ids are frequent, and drift. Prints the
-area under the ROC curve on new examples beside that of one process that trains on the same batches, the bytes that each worker
-sent and got, and a hash of the rows: two runs with one --seed print the same one, on any number of servers. With --save DIR
-it leaves a checkpoint, and says how a program that serves the model gets its rows.
+Each example has 26 hashed ids, some of which raise the odds of a click; popular ids are frequent, and drift. Prints
+the area under the ROC curve on new examples beside that of one process that trains on the same batches, the bytes
+that each worker sent and got, and a hash of the rows: two runs with one --seed print the same one, on any number of
+servers. With --save DIR it leaves a checkpoint, and says how a program that serves the model gets its rows.
 """
 
 import argparse

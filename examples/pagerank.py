@@ -2,9 +2,9 @@
 
     bandoneon run -n 4 -s 2 -- python examples/pagerank.py
 
-Makes a power-law graph, cuts its edges in three ways, and ranks its vertices by each. A worker has the edges of its part
-and a number for each vertex that these touch; a step adds up, row by row, what the workers have for the vertices of their
-own. Prints the bytes that each cut moves, and compares all ranks with those of one process.
+Makes a power-law graph, cuts its edges in three ways, and ranks its vertices by each. A worker has the edges of its
+part and a number for each vertex that these touch; a step adds up, row by row, what the workers have for the vertices
+of their own. Prints the bytes that each cut moves, and compares all ranks with those of one process.
 """
 
 import argparse

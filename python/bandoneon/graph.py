@@ -5,8 +5,8 @@
     sums = graph.VertexSums(width=1)
     total = sums.add(vertices, values)      # what all workers have for these vertices
 
-A vertex is at each worker that has one of its edges: a step moves a row for each of these, so that a cut is as good as it
-has few of them. NumPy, and no PyTorch; examples/pagerank.py is a whole program.
+A vertex is at each worker that has one of its edges: a step moves a row for each of these, so that a cut is as good
+as it has few of them. NumPy, and no PyTorch; examples/pagerank.py is a whole program.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def cut(edges: Any, parts: int, how: str = "dbh", *, high_degree: int = _HIGH_DE
     """The part of each edge, an int64 array of numbers from 0 to parts - 1.
 
     edges: an integer array of shape [m, 2], of vertices by any ids; of hybrid the second is where an edge ends.
-    how: "dbh": by a hash of the end that has fewer edges (Xie et al., Distributed power-law graph computing, 2014): the
-        many edges of a hub go to many parts, and those of a vertex with few go to one. "random": by a hash of both ends.
-        "hybrid": by a hash of the vertex where the edge ends, unless more than `high_degree` edges end there; then by
-        that of the other (Chen et al., PowerLyra, 2015).
+    how: "dbh": by a hash of the end that has fewer edges (Xie et al., Distributed power-law graph computing, 2014):
+        the many edges of a hub go to many parts, and those of a vertex with few go to one. "random": by a hash of
+        both ends. "hybrid": by a hash of the vertex where the edge ends, unless more than `high_degree` edges end
+        there; then by that of the other (Chen et al., PowerLyra, 2015).
     """
     import numpy as np
 
@@ -46,7 +46,8 @@ def cut(edges: Any, parts: int, how: str = "dbh", *, high_degree: int = _HIGH_DE
     part = np.empty(len(edges), np.int64)
     if how == "random":
         for piece, here in _pieces(edges):
-            part[here] = (_mix(_mix(piece[:, 0].astype(np.uint64)) ^ piece[:, 1].astype(np.uint64)) % parts).astype(np.int64)
+            first, second = (piece[:, i].astype(np.uint64) for i in (0, 1))
+            part[here] = (_mix(_mix(first) ^ second) % parts).astype(np.int64)
         return part
     vertices, counts = _degrees(edges if how == "dbh" else edges[:, 1])
     for piece, here in _pieces(edges):
@@ -77,8 +78,8 @@ def replicas(edges: Any, part: Any) -> float:
 
 
 def expected_replicas(edges: Any, parts: int) -> float:
-    """What replicas() of cut(how="dbh") is to be expected, over all hashes: of a vertex with h edges that their other ends
-    decide, and g that it decides itself, parts (1 - (1 - 1 / parts)^(h + [g > 0]))."""
+    """What replicas() of cut(how="dbh") is to be expected, over all hashes: of a vertex with h edges that their other
+    ends decide, and g that it decides itself, parts (1 - (1 - 1 / parts)^(h + [g > 0]))."""
     import numpy as np
 
     edges = _checked(edges)
@@ -120,8 +121,8 @@ class VertexSums:
         (self._table,) = self._worker.declare_tables([table], owner=self._owner)
 
     def add(self, vertices: Any, values: Any) -> Any:
-        """float32[n, width]: of each of these vertices, which are different ones, the sum of all workers' values. Every
-        worker calls it equally often."""
+        """float32[n, width]: of each of these vertices, which are different ones, the sum of all workers' values.
+        Every worker calls it equally often."""
         import numpy as np
 
         ids = np.ascontiguousarray(vertices).astype(np.int64, copy=False)
@@ -147,7 +148,9 @@ def _checked(edges: Any) -> Any:
 
     edges = np.asarray(edges)
     if edges.ndim != 2 or edges.shape[1] != 2 or edges.dtype.kind not in "iu":
-        raise InvalidArgument(f"edges of {edges.dtype}, shape {edges.shape}: they are an integer array of shape [m, 2]")
+        raise InvalidArgument(
+            f"edges of {edges.dtype}, shape {edges.shape}: they are an integer array of shape [m, 2]"
+        )
     return edges
 
 

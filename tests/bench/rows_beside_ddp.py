@@ -3,12 +3,12 @@
     build/venv/bin/python tests/bench/rows_beside_ddp.py --quick
     build/venv/bin/python tests/bench/rows_beside_ddp.py --rates 100,1000 --rounds 15 --json rows.json
 
-Each worker looks 16,384 ids up in a table of 200,000 rows of 64 elements, ids by Zipf 1.05, and makes a step: by DDP on
-nn.Embedding(sparse=True), by Links(sparse="rows") and "dense", and by a table that servers hold, whose next rows come with
-the answer. Two namespaces of the network have two workers and a server each, behind a link that htb holds to the rate
-(needs root and `ip`; elsewhere all is one machine's, and the rate is left out). All ways are taken in turns within one run;
-medians, and the spread in brackets. Bytes are those that a worker receives in a step: payloads with their headers, or, of
-DDP, what gloo's sparse all-reduce gives each.
+Each worker looks 16,384 ids up in a table of 200,000 rows of 64 elements, ids by Zipf 1.05, and makes a step: by DDP
+on nn.Embedding(sparse=True), by Links(sparse="rows") and "dense", and by a table that servers hold, whose next rows
+come with the answer. Two namespaces of the network have two workers and a server each, behind a link that htb holds
+to the rate (needs root and `ip`; elsewhere all is one machine's, and the rate is left out). All ways are taken in
+turns within one run; medians, and the spread in brackets. Bytes are those that a worker receives in a step: payloads
+with their headers, or, of DDP, what gloo's sparse all-reduce gives each.
 """
 
 import argparse

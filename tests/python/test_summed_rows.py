@@ -218,14 +218,14 @@ def test_adding_to_a_mean_is_refused():
 @pytest.mark.parametrize(
     "make, text",
     [
-        (lambda m, w: bdn.DistributedOptimizer(sgd(m), m.named_parameters(), worker=w, links=bdn.Links(sparse="rows")), "the model in place of"),
-        (lambda m, w: bdn.DistributedOptimizer(sgd(m), m, worker=w, overlap="forward", links=bdn.Links(sparse="rows")), "overlap='forward'"),
-        (lambda m, w: bdn.DistributedOptimizer(sgd(m), m, worker=w, links=bdn.Links(sparse="row")), "none of 'refuse', 'dense' and 'rows'"),
-        (lambda m, w: bdn.DistributedOptimizer(sgd(m), m, worker=w, links=bdn.Links(sparse="rows", sparse_as_dense=True)), "contradict"),
-        (lambda m, w: bdn.DistributedOptimizer(sgd(m), m, worker=w, links=bdn.Links(sparse="rows", push="ef(int8)")), "a residual would be kept"),
-        (lambda m, w: bdn.DistributedOptimizer(sgd(m), m, worker=w, links=bdn.Links(sparse="rows", warmup=3)), "warmup=3"),
-        (lambda m, w: bdn.DistributedOptimizer(sgd(m.double()), m, worker=w, links=bdn.Links(sparse="rows")), "torch.float64"),
-        (lambda m, w: bdn.DistributedOptimizer(sgd(normed(m)), normed(m), worker=w, links=bdn.Links(sparse="rows")), "max_norm=1.0"),
+        (lambda m, w: made(m, w, dict(sparse="rows"), named=m.named_parameters()), "the model in place of"),
+        (lambda m, w: made(m, w, dict(sparse="rows"), overlap="forward"), "overlap='forward'"),
+        (lambda m, w: made(m, w, dict(sparse="row")), "none of 'refuse', 'dense' and 'rows'"),
+        (lambda m, w: made(m, w, dict(sparse="rows", sparse_as_dense=True)), "contradict"),
+        (lambda m, w: made(m, w, dict(sparse="rows", push="ef(int8)")), "a residual would be kept"),
+        (lambda m, w: made(m, w, dict(sparse="rows", warmup=3)), "warmup=3"),
+        (lambda m, w: made(m.double(), w, dict(sparse="rows")), "torch.float64"),
+        (lambda m, w: made(normed(m), w, dict(sparse="rows")), "max_norm=1.0"),
         (lambda m, w: bdn.ServerOptimizer(sgd(m), m, worker=w, links=bdn.Links(sparse="rows")), "would do nothing in ServerOptimizer"),
     ],
 )
@@ -236,6 +236,11 @@ def test_what_cannot_be_is_refused_with_its_reason(make, text):
         return True
 
     assert run_job(job, workers=1) == [True]
+
+
+def made(model, worker, links, named=None, **how):
+    named = model if named is None else named
+    return bdn.DistributedOptimizer(sgd(model), named, worker=worker, links=bdn.Links(**links), **how)
 
 
 def normed(model):

@@ -1,4 +1,4 @@
-"""The rows of tables in a checkpoint: which files, what the manifest says of them, and their way from and to servers."""
+"""The rows of tables in a checkpoint: their files, what the manifest says of them, their way from and to servers."""
 
 from __future__ import annotations
 
@@ -51,13 +51,14 @@ def part_of(index: int, rank: int) -> str:
     return f"table{index}.rank{rank}"
 
 
-# ---- What the manifest says: {"item", "table", "width", "moments", "rule", "saves": [...]} of each table. Of its saves the
-# first is of all rows, and each of the others of those that changed since the one before: {"id", "index", "ranks", "updates"}.
+# ---- What the manifest says: {"item", "table", "width", "moments", "rule", "saves": [...]} of each table. Of its
+# saves, {"id", "index", "ranks", "updates"}, the first is of all rows, and each of the others of those that changed
+# since the one before.
 
 
 def chain_to_go_on(state: dict[str, Any], manifest: dict[str, Any] | None, rows_every: int) -> dict[str, list[Any]]:
-    """The saves that a new one may build on, by table; none where it is to be of all rows: where the tables do not come
-    from the checkpoint that is there."""
+    """The saves that a new one may build on, by table; none where it is to be of all rows: where the tables do not
+    come from the checkpoint that is there."""
     owners = owners_of(state)
     if manifest is None or rows_every == 1 or not owners:
         return {}
@@ -88,7 +89,8 @@ def checked_tables(manifest: dict[str, Any], path: str) -> list[dict[str, Any]]:
     tables = manifest.get("rows", [])
     try:
         for table in tables:
-            numbers = [table["width"], *(number for save in table["saves"] for number in (save["index"] + 1, save["ranks"]))]
+            indices = (number for save in table["saves"] for number in (save["index"] + 1, save["ranks"]))
+            numbers = [table["width"], *indices]
             counts = [table["moments"], *(save["updates"] for save in table["saves"])]
             texts = [table["item"], table["table"], table["rule"], *(save["id"] for save in table["saves"])]
             is_good = (
@@ -133,7 +135,8 @@ def write_table(file: Any, table: SavedTable, place: int, places: int, since: in
         )
         while True:
             table.worker.wait(table.worker.scan_rows(scan))
-            writer.write(memoryview(ids)[: scan.count].cast("B"), memoryview(records)[: scan.count * shape.record_bytes])
+            found = memoryview(records)[: scan.count * shape.record_bytes]
+            writer.write(memoryview(ids)[: scan.count].cast("B"), found)
             updates = max(updates, scan.updates)
             if not scan.cursor:
                 break
@@ -147,8 +150,8 @@ def check_fits(table: SavedTable, saved: dict[str, Any], path: str) -> None:
     here, there = table.rule.partition("(")[0], saved["rule"].partition("(")[0]
     if (shape.width, shape.moments, here) != (saved["width"], saved["moments"], there):
         raise InvalidArgument(
-            f"{path} has table {table.name!r} with rows of {saved['width']} elements and {saved['moments']} moments of "
-            f"{saved['rule']}; here they are of {shape.width} and {shape.moments} of {table.rule}",
+            f"{path} has table {table.name!r} with rows of {saved['width']} elements and {saved['moments']} moments "
+            f"of {saved['rule']}; here they are of {shape.width} and {shape.moments} of {table.rule}",
             tensor=table.name,
         )
 
@@ -164,7 +167,8 @@ def read_table(file: Any, path: str, table: SavedTable, updates: int) -> None:
     worker = table.worker
     for ids, records in read_row_file(file, path, table.shape()):
         count = len(ids) // 8
-        c_ids, c_records = ctypes.create_string_buffer(ids, len(ids)), ctypes.create_string_buffer(records, len(records))
+        c_ids = ctypes.create_string_buffer(ids, len(ids))
+        c_records = ctypes.create_string_buffer(records, len(records))
         worker.wait(
             worker.set_row_records(
                 table.number, updates, ctypes.addressof(c_ids), count, ctypes.addressof(c_records)

@@ -1,4 +1,4 @@
-"""Sparse gradients, exchanged row by row: of weights that every worker holds whole, as Links(sparse="rows") has them."""
+"""Sparse gradients row by row, of weights that every worker holds whole: Links(sparse="rows")."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def split_sparse(named, model, how):
         return list(named), []
     if model is None:
         raise InvalidArgument(
-            "Links(sparse='rows') finds the weights of nn.Embedding(sparse=True) in the model: give DistributedOptimizer "
-            "the model in place of named_parameters"
+            "Links(sparse='rows') finds the weights of nn.Embedding(sparse=True) in the model: give "
+            "DistributedOptimizer the model in place of named_parameters"
         )
     sparse = sparse_weights(model)
     dense, rows = [], []
@@ -36,8 +36,8 @@ def split_sparse(named, model, how):
         module = sparse.get(id(param))
         if module is not None and module.max_norm is not None:
             raise InvalidArgument(
-                f"Links(sparse='rows') with {name!r}, whose module has max_norm={module.max_norm}: a forward pass changes the "
-                "rows that this worker looks up, and the workers' tables would come apart; leave max_norm out",
+                f"Links(sparse='rows') with {name!r}, whose module has max_norm={module.max_norm}: a forward pass "
+                "changes the rows that this worker looks up, and the workers' tables would come apart; leave max_norm out",
                 tensor=name,
             )
         (dense if module is None else rows).append((name, param))
@@ -45,8 +45,8 @@ def split_sparse(named, model, how):
 
 
 class SummedRows:
-    """The weights of one DistributedOptimizer whose gradients travel by rows. A part of its Synchronizer's rounds: what it
-    sends leaves when the round's last tensors do, and means are in `grad` when the round has ended."""
+    """The weights of one DistributedOptimizer whose gradients travel by rows. A part of its Synchronizer's rounds:
+    what it sends leaves when the round's last tensors do, and means are in `grad` when the round has ended."""
 
     def __init__(self, parameters, named, timeout):
         self._parameters = parameters
@@ -79,8 +79,8 @@ class SummedRows:
             entry.number = number
 
     def hook(self, enters_round):
-        """Hooks the weights that have no hooks yet: a frozen one cannot be hooked. enters_round(): a backward pass of a
-        round has come to one of them."""
+        """Hooks the weights that have no hooks yet: a frozen one cannot be hooked. enters_round(): a backward pass of
+        a round has come to one of them."""
         for entry in self._entries:
             if not entry.hooks and entry.param.requires_grad:
                 entry.hooks = [
@@ -198,8 +198,8 @@ class _Entry:
         self._is_added_to = True
         if self._held_mean:
             raise FailedPrecondition(
-                f"the gradient of {self.name!r} was the mean of the step before when this backward pass came, and rows "
-                "cannot be told apart in it: call zero_grad() before each step's first backward()",
+                f"the gradient of {self.name!r} was the mean of the step before when this backward pass came, and "
+                "rows cannot be told apart in it: call zero_grad() before each step's first backward()",
                 tensor=self.name,
             )
 
@@ -211,8 +211,9 @@ class _Entry:
             return None
         if grad.layout is torch.strided:
             raise InvalidArgument(
-                f"the gradient of {self.name!r} is dense, and its module has sparse=True: another use of the weight, as in "
-                "a tied output layer, gives it all rows; build the module with sparse=False, or give Links(sparse='dense')",
+                f"the gradient of {self.name!r} is dense, and its module has sparse=True: another use of the weight, "
+                "as in a tied output layer, gives it all rows; build the module with sparse=False, or give "
+                "Links(sparse='dense')",
                 tensor=self.name,
             )
         ids = grad._indices()[0].to("cpu", torch.int64).contiguous()
@@ -239,19 +240,20 @@ def _when_added(entry, enters_round):
 def _check(name, param, options):
     if param.dim() != 2 or not 1 <= param.shape[1] <= _WIDEST:
         raise InvalidArgument(
-            f"Links(sparse='rows') with {name!r} of shape {tuple(param.shape)}: a row has 1 to {_WIDEST} elements; give "
-            "sparse='dense'",
+            f"Links(sparse='rows') with {name!r} of shape {tuple(param.shape)}: a row has 1 to {_WIDEST} elements; "
+            "give sparse='dense'",
             tensor=name,
         )
     if param.dtype != torch.float32:
         raise InvalidArgument(
-            f"Links(sparse='rows') with {name!r} of {param.dtype}: rows are exchanged as float32; give sparse='dense'",
+            f"Links(sparse='rows') with {name!r} of {param.dtype}: rows are exchanged as float32; give "
+            "sparse='dense'",
             tensor=name,
         )
     if options.momentum or options.warmup:
         raise InvalidArgument(
-            f"momentum={options.momentum} and warmup={options.warmup} are not for {name!r}, whose rows travel by themselves, "
-            "and keep nothing between steps: give overrides= for it, or sparse='dense'",
+            f"momentum={options.momentum} and warmup={options.warmup} are not for {name!r}, whose rows travel by "
+            "themselves, and keep nothing between steps: give overrides= for it, or sparse='dense'",
             tensor=name,
         )
 
