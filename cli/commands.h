@@ -28,6 +28,8 @@ int WorkerCommand(Arguments args);
 int StatusCommand(Arguments args);
 int DoctorCommand(Arguments args);
 int RecipesCommand(Arguments args);
+int RowsExportCommand(Arguments args);
+int RowsStatCommand(Arguments args);
 int BenchPushPullCommand(Arguments args);
 int BenchIdleCommand(Arguments args);
 int BenchCodecsCommand(Arguments args);

@@ -21,6 +21,8 @@ constexpr char kHelp[] =
     "  trace merge      make one timeline of a job's recordings, for ui.perfetto.dev\n"
     "  trace explain    say where the time of a job's steps went, and why slow ones were slow\n"
     "  trace hang       say whom all wait for where a job's recordings end\n"
+    "  rows export      write a table of a checkpoint as arrays of NumPy\n"
+    "  rows stat        show the tables of a checkpoint\n"
     "  certs init       make a job's certificate authority\n"
     "  certs issue      make a certificate for a scheduler, server, worker or observer\n"
     "  certs show       say what a certificate says\n"
@@ -51,6 +53,8 @@ constexpr Command kCommands[] = {
     {"trace merge", TraceMergeCommand},
     {"trace explain", TraceExplainCommand},
     {"trace hang", TraceHangCommand},
+    {"rows export", RowsExportCommand},
+    {"rows stat", RowsStatCommand},
     {"certs init", CertsInitCommand},
     {"certs issue", CertsIssueCommand},
     {"certs show", CertsShowCommand},
@@ -64,7 +68,7 @@ constexpr Command kCommands[] = {
 
 // Returns the names of the commands for people, and the first words of those with two words.
 std::vector<std::string> CommandNames() {
-  std::vector<std::string> names = {"bench", "certs", "trace"};
+  std::vector<std::string> names = {"bench", "certs", "rows", "trace"};
   for (const Command& command : kCommands) {
     if (command.run != BenchWorkerCommand && command.run != IdleWorkerCommand) {
       names.emplace_back(command.name);
@@ -86,7 +90,7 @@ int Main(const std::vector<std::string>& args) {
   }
   std::string name = args[0];
   size_t used = 1;
-  if (name == "bench" || name == "certs" || name == "trace") {
+  if (name == "bench" || name == "certs" || name == "rows" || name == "trace") {
     if (args.size() == 1 || args[1] == "--help" || args[1] == "-h") {
       fputs(kHelp, args.size() == 1 ? stderr : stdout);
       return args.size() == 1 ? kUsage : 0;

@@ -2,9 +2,10 @@
 
     bandoneon run -n 4 -s 2 -- python examples/click_model.py --push int8
 
-Each example has 26 hashed ids, some of which raise the odds of a click; popular ids are frequent, and drift. Prints the
-area under the ROC curve on new examples beside that of one process that trains on the same batches, the bytes that each worker
-sent and got, and a hash of the rows: two runs with one --seed print the same one, on any number of servers.
+Each example has 26 hashed ids, some of which raise the odds of a click; popular ids are frequent, and drift. Prints
+the area under the ROC curve on new examples beside that of one process that trains on the same batches, the bytes
+that each worker sent and got, and a hash of the rows: two runs with one --seed print the same one, on any number of
+servers. With --save DIR it leaves a checkpoint, and says how a program that serves the model gets its rows.
 """
 
 import argparse
@@ -47,6 +48,10 @@ def main():
         if options.compare:
             print(f"one process, the same batches: AUC {by_one_process(options, bdn.size()):.4f}")
     bdn.barrier("compared")
+    if options.save:
+        bdn.save(options.save, {"model": model, "dense": dense, "tables": tables})
+        if bdn.rank() == 0:
+            print(f"to serve a table: bandoneon rows export {options.save} tables.0 --out served")
     print(f"worker {bdn.rank()} sent {stats['bytes_pushed']} bytes and got {stats['bytes_pulled']}")
     bdn.shutdown()
 
@@ -143,6 +148,7 @@ def read_options():
     parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--push", default="none")
     parser.add_argument("--pull", default="none")
+    parser.add_argument("--save", metavar="DIR", help="leave a checkpoint in a directory that all workers see")
     parser.add_argument("--no-compare", dest="compare", action="store_false", help="without the run of one process")
     return parser.parse_args()
 

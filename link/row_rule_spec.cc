@@ -51,6 +51,7 @@ struct Row {
   std::span<const Option> options;
 };
 const std::array kRules = {
+    Row{Kind::kMean, "mean", {}},
     Row{Kind::kSgd, "sgd", kSgd},
     Row{Kind::kAdagrad, "adagrad", kAdagrad},
     Row{Kind::kRowwiseAdagrad, "rowwise_adagrad", kRowwise},
@@ -69,12 +70,6 @@ absl::StatusOr<const Row*> ReadName(SpecReader& spec) {
   for (const Row& row : kRules) {
     if (name == row.name) return &row;
     known.emplace_back(row.name);
-  }
-  if (name == "mean") {
-    return spec.Bad(name,
-                    "mean is of tensors: the servers hold the rows of a table, so its rule is "
-                    "one of " +
-                        absl::StrJoin(known, ", "));
   }
   if (name.empty()) return spec.Bad(name, "expected a rule: " + absl::StrJoin(known, ", "));
   return spec.Unknown(name, "rule of tables", known);
@@ -115,6 +110,7 @@ absl::StatusOr<RowRuleSpec> RowRuleSpec::Parse(std::string_view text) {
 
 size_t RowRuleSpec::MomentFloats(size_t width) const {
   switch (kind_) {
+    case Kind::kMean:
     case Kind::kSgd:
       return 0;
     case Kind::kAdagrad:

@@ -23,6 +23,7 @@ MODULES = {
     "bandoneon.torch.sharded": "groups of ranks, and models that are sharded inside an island",
     "bandoneon.torch.named_recipes": "compositions that have a name",
     "bandoneon.torch.rows": "embedding tables that servers hold",
+    "bandoneon.graph": "cuts of graphs, and sums over their vertices",
     "bandoneon.metrics": "a worker's counters for Prometheus",
     "bandoneon.trace": "names for what a program does, in a job's recording",
     "bandoneon.micro_batches": "batches of sequences of unequal length",

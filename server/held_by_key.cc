@@ -21,7 +21,7 @@ HeldBytes HeldBy(const KeyState& state) {
           .residuals = BytesOf(parts.residual),
           .sums = state.dense.round.sum_bytes(),
           .waiting = state.dense.round.payload_bytes() + state.rows.round.bytes() +
-                     state.rows.wanted_bytes,
+                     state.rows.reply_bytes(),
           .replies = is_weights ? 0 : reply.size(),
           .values = state.broadcast.value.bytes.size() + state.broadcast.next.bytes.size(),
           .rows = state.rows.row_bytes()};

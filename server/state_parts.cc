@@ -103,6 +103,7 @@ bool HasPart(const KeyPlan& plan, const StateParts& parts, StatePart part) {
     case StatePart::kReply:
     case StatePart::kPosition:
     case StatePart::kRows:
+    case StatePart::kRecords:
       return false;
     case StatePart::kWeights:
       return plan.rule != nullptr;

@@ -214,6 +214,21 @@ class Client {
   // ticket. For one rank only, between steps, while no worker steps the table. AlreadyExists:
   // another rank sets rows.
   virtual absl::StatusOr<TicketId> SetRows(const TableRows& /*rows*/) { return CheckTakesTables(); }
+  // Returns the means of the last step of a table whose rule is mean: of all rows that any worker
+  // has pushed. FailedPrecondition: that step's ticket is not done. NotFound: no step had any.
+  virtual absl::StatusOr<SummedRows> Summed(uint32_t /*table*/) { return CheckTakesTables(); }
+  // Returns how a table's records look.
+  virtual absl::StatusOr<TableLayout> LayoutOf(uint32_t /*table*/) { return CheckTakesTables(); }
+  // Fetches a piece of a table's records as they are, and returns a ticket. Rows that are updated
+  // or set between two pieces may be in the later one or not.
+  virtual absl::StatusOr<TicketId> ScanRecords(const RecordsScan& /*scan*/) {
+    return CheckTakesTables();
+  }
+  // Sets records, and returns a ticket; between steps. Several ranks may set records of rows that
+  // are different ones.
+  virtual absl::StatusOr<TicketId> SetRecords(const RecordsSet& /*set*/) {
+    return CheckTakesTables();
+  }
 
   // Overwrites data with the root's on every worker. Collective; the name is declared on first
   // use. A name made by NameAmong is of the workers of its group alone, here and in Meet and

@@ -53,7 +53,7 @@ constexpr const char* kLinkStates[] = {"residual", "momentum", "replica", "learn
 bool HoldsFloats(StatePart part) {
   return part != StatePart::kNone && part != StatePart::kCounters && part != StatePart::kRule &&
          part != StatePart::kSnapshot && part != StatePart::kReply &&
-         part != StatePart::kPosition && part != StatePart::kRows;
+         part != StatePart::kPosition && part != StatePart::kRows && part != StatePart::kRecords;
 }
 
 std::vector<const char*> NamesOfServerParts() {

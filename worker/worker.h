@@ -121,6 +121,14 @@ class Worker final : public Client {
     return rows_->Fetch(tables);
   }
   absl::StatusOr<TicketId> SetRows(const TableRows& rows) override { return rows_->Set(rows); }
+  absl::StatusOr<SummedRows> Summed(uint32_t table) override { return rows_->Summed(table); }
+  absl::StatusOr<TableLayout> LayoutOf(uint32_t table) override { return rows_->LayoutOf(table); }
+  absl::StatusOr<TicketId> ScanRecords(const RecordsScan& scan) override {
+    return rows_->Scan(scan);
+  }
+  absl::StatusOr<TicketId> SetRecords(const RecordsSet& set) override {
+    return rows_->SetRecords(set);
+  }
   absl::Status BroadcastParts(const BroadcastCall& call, absl::Duration timeout) override;
   absl::StatusOr<std::vector<Rank>> Meet(const std::string& name, absl::Duration timeout) override;
   absl::StatusOr<std::vector<Rank>> Boundary(absl::Duration timeout) override;

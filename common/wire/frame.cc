@@ -161,7 +161,8 @@ absl::Status CheckFloats(const FrameHeader& header) {
 // Checks that a payload is there only where it may be, and is not too long.
 absl::Status CheckPayloadFields(const FrameHeader& header) {
   // A peer must not make this process hold more than the type of the frame needs.
-  const bool names_rows = header.type == FrameType::kFetch && header.part == StatePart::kRows;
+  const bool is_fetch = header.type == FrameType::kFetch;
+  const bool names_rows = is_fetch && header.part == StatePart::kRows;
   const uint64_t most = names_rows ? kMaxPayloadBytes : MaxPayloadBytesOf(header.type);
   if (header.payload_bytes > most) {
     return InvalidArgument("frame header: payload_bytes %d, at most %d", header.payload_bytes,
@@ -172,9 +173,9 @@ absl::Status CheckPayloadFields(const FrameHeader& header) {
     return InvalidArgument("frame header: payload_crc 0x%08x of an empty payload",
                            header.payload_crc);
   }
-  const bool header_only =
-      !HasPayload(header.flags) || header.type == FrameType::kProbe ||
-      (header.type == FrameType::kFetch && !names_rows && header.payload_bytes != kDigestBytes);
+  const size_t of_fetch = header.part == StatePart::kRecords ? kRecordsAskBytes : kDigestBytes;
+  const bool header_only = !HasPayload(header.flags) || header.type == FrameType::kProbe ||
+                           (is_fetch && !names_rows && header.payload_bytes != of_fetch);
   if (header_only) {
     return InvalidArgument("frame header: payload_bytes %d on a %s with flags 0x%02x, must be 0",
                            header.payload_bytes, FrameTypeName(header.type), header.flags);
@@ -248,6 +249,8 @@ const char* StatePartName(StatePart part) {
       return "position";
     case StatePart::kRows:
       return "rows";
+    case StatePart::kRecords:
+      return "records";
   }
   return "unknown part";
 }

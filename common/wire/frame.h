@@ -30,7 +30,8 @@ enum class FrameType : uint8_t {
   kReply = 3,  // the result of (key, step); also acknowledges an init, then without payload
   kProbe = 4,  // asks for the state of (key, step); header only
   kInit = 5,   // sets a broadcast key's value or a StatePart; payload: raw bytes or counters
-  // Asks for a broadcast key's value or for a StatePart; payload: none, or a digest; ids of rows.
+  // Asks for a broadcast key's value or for a StatePart; payload: none, or a digest; ids of rows,
+  // or where to go on with records.
   kFetch = 6,
   // Answers a fetch; payload: as of an init, or none where the fetch's digest is the value's.
   kValue = 7,
@@ -61,8 +62,10 @@ enum class StatePart : uint8_t {
   kReply = 9,      // the last reply of a worker (GivenReply), from which the key is estimated
   kPosition = 10,  // the step at which a key stands (KeyPosition), for a worker that joins later
   kRows = 11,      // the values of rows of a key of rows, by id (common/wire/row_block.h)
+  // All that a server holds of the rows of one table in a key of rows, piece by piece.
+  kRecords = 12,
 };
-inline constexpr StatePart kLastStatePart = StatePart::kRows;
+inline constexpr StatePart kLastStatePart = StatePart::kRecords;
 // The most bytes of a rule's text.
 inline constexpr size_t kMaxRuleBytes = 256;
 
@@ -83,6 +86,8 @@ enum FrameFlag : uint8_t {
 // The bytes of a fetch's payload, if it has one: the SHA-256 of the value that the asker already
 // holds.
 inline constexpr size_t kDigestBytes = 32;
+// The bytes of the payload of a fetch of records.
+inline constexpr size_t kRecordsAskBytes = 24;
 inline constexpr uint8_t kKnownFlags =
     kFlagAbsent | kFlagNonFinite | kFlagUnwanted | kFlagUncompressed | kFlagSame;
 // The most bytes of the payload of a report, or of the answer to it.

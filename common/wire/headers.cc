@@ -44,8 +44,10 @@ FrameHeader StateHeader(FrameType type, const StateSegment& segment, Step step, 
 }
 
 std::optional<FrameHeader> ProbeFor(const FrameHeader& request) {
-  const bool names_rows = request.type == FrameType::kFetch && request.part == StatePart::kRows;
-  if (request.type == FrameType::kFetch && !names_rows) {
+  const bool is_fetch = request.type == FrameType::kFetch;
+  const bool is_of_rows =
+      is_fetch && (request.part == StatePart::kRows || request.part == StatePart::kRecords);
+  if (is_fetch && !is_of_rows) {
     // A digest is not repeated: without it the answer carries the whole value, which is right in
     // any case.
     FrameHeader again = request;
@@ -54,7 +56,7 @@ std::optional<FrameHeader> ProbeFor(const FrameHeader& request) {
     return again;
   }
   const bool is_of_state = request.type == FrameType::kInit && request.part != StatePart::kNone;
-  if (is_of_state || names_rows || request.type == FrameType::kReport) return std::nullopt;
+  if (is_of_state || is_of_rows || request.type == FrameType::kReport) return std::nullopt;
   FrameHeader probe = About(FrameType::kProbe, request.key, request.step, request.num_elements);
   probe.flags = request.flags & kFlagUnwanted;
   return probe;

@@ -42,8 +42,8 @@ FrameHeader StateHeader(FrameType type, const StateSegment& segment, Step step, 
 
 // Returns the header that asks after a request whose answer is late, without its payload: a probe
 // after a push or a broadcast's init, the same fetch again after a fetch. Nothing asks after the
-// init of a state part or a fetch of rows, because a server answers those at once, or after a
-// report, which is short: they are sent again whole.
+// init of a state part or a fetch of rows or records, because a server answers those at once, or
+// after a report, which is short: they are sent again whole.
 std::optional<FrameHeader> ProbeFor(const FrameHeader& request);
 
 // Makes the header of an answer. It repeats what tells its request from others: key, step, request

@@ -11,6 +11,8 @@ namespace bdn {
 namespace {
 
 constexpr uint32_t kLeftOut = 0xFFFFFFFFu;
+// In place of the number of wanted rows.
+constexpr uint32_t kNone = 0xFFFFFFFFu;
 constexpr size_t kWord = sizeof(uint32_t);
 
 constexpr size_t PaddedTo4(size_t bytes) { return (bytes + 3) / 4 * 4; }
@@ -96,7 +98,9 @@ RowPayload MakeRowPayload(std::span<const std::optional<size_t>> lengths) {
 absl::Status ReadRowBlock(ByteSpan part, const RowLimits& limits, RowBlock* block) {
   if (part.size() < 2 * kWord) return InvalidArgument("a block of rows of %d bytes", part.size());
   const auto count = LoadLittle<uint32_t>(part, 0);
-  const auto wanted = LoadLittle<uint32_t>(part, kWord);
+  const auto wanted_or_none = LoadLittle<uint32_t>(part, kWord);
+  block->wants_none = limits.takes_none && wanted_or_none == kNone;
+  const uint32_t wanted = block->wants_none ? 0 : wanted_or_none;
   if (count > kMostRows) return InvalidArgument("%d rows are more than %d", count, kMostRows);
   if (wanted > kMostRows || wanted > limits.most_wanted) {
     return InvalidArgument("%d rows are wanted, at most %d may be", wanted,
@@ -126,9 +130,9 @@ size_t RowBlockBytes(std::span<const uint64_t> ids, std::span<const uint64_t> wa
 }
 
 MutableByteSpan WriteRowBlock(std::span<const uint64_t> ids, std::span<const uint64_t> wanted,
-                              MutableByteSpan part) {
+                              MutableByteSpan part, bool wants_none) {
   StoreLittle(part, 0, static_cast<uint32_t>(ids.size()));
-  StoreLittle(part, kWord, static_cast<uint32_t>(wanted.size()));
+  StoreLittle(part, kWord, wants_none ? kNone : static_cast<uint32_t>(wanted.size()));
   size_t at = 2 * kWord;
   at += PackIds(ids, part.subspan(at));
   at += PackIds(wanted, part.subspan(at));

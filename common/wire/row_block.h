@@ -45,12 +45,14 @@ struct RowLimits {
   uint32_t buckets = 1;
   uint64_t rows = 0;         // ids are below; 0: any
   uint64_t most_wanted = 0;  // ids that may be wanted
+  bool takes_none = false;   // the block may say that none are wanted, of rows that come otherwise
 };
 
 // The part of a push, init or fetch that is about one table.
 struct RowBlock {
   std::vector<uint64_t> ids;     // of `rows`, rising
   std::vector<uint64_t> wanted;  // rising
+  bool wants_none = false;       // said so, where takes_none
   ByteSpan rows;                 // ids.size() times RowLimits::row_bytes
 };
 // Reads a block. InvalidArgument: too many ids, ids that are not in their one encoding, of another
@@ -59,9 +61,9 @@ absl::Status ReadRowBlock(ByteSpan part, const RowLimits& limits, RowBlock* bloc
 size_t RowBlockBytes(std::span<const uint64_t> ids, std::span<const uint64_t> wanted,
                      size_t row_bytes);
 // Writes numbers and ids, and returns the place for the rows. REQUIRES: part.size() is
-// RowBlockBytes.
+// RowBlockBytes; where wants_none, `wanted` is empty.
 MutableByteSpan WriteRowBlock(std::span<const uint64_t> ids, std::span<const uint64_t> wanted,
-                              MutableByteSpan part);
+                              MutableByteSpan part, bool wants_none = false);
 
 // The part of a reply or value that is about one table: the rows that were asked for, in order.
 // Returns the rows. InvalidArgument: there are not `count` of them.

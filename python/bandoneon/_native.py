@@ -172,6 +172,43 @@ class Mark(ctypes.Structure):
     ]
 
 
+class TableLayout(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("width", c_uint32),
+        ("moments", c_uint32),
+        ("buckets", c_uint32),
+        ("reserved", c_uint32),
+    ]
+
+
+class RowScan(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("table", c_uint32),
+        ("bucket", c_uint32),
+        ("cursor", c_uint64),
+        ("since", c_uint64),
+        ("room", c_uint64),
+        ("ids", c_void_p),
+        ("records", c_void_p),
+        ("count", c_uint64),
+        ("updates", c_uint64),
+    ]
+
+
+class RowRecords(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("table", c_uint32),
+        ("replaces", c_uint32),
+        ("updates", c_uint64),
+        ("ids", c_void_p),
+        ("num_ids", c_uint64),
+        ("records", c_void_p),
+    ]
+
+
 # name -> (result, arguments). A worker and a cluster are opaque pointers, a ticket is a number.
 _FUNCTIONS = {
     "bdn_abi_version": (c_int, []),
@@ -259,10 +296,17 @@ _FUNCTIONS = {
     "bdn_declare_tables": (c_int, [c_void_p, POINTER(Table), c_size_t, POINTER(c_uint32), c_double]),
     "bdn_push_rows": (c_int, [c_void_p, POINTER(RowsStep), POINTER(Rows), c_size_t, POINTER(c_uint64)]),
     "bdn_fetch_rows": (c_int, [c_void_p, POINTER(Rows), c_size_t, POINTER(c_uint64)]),
+    "bdn_summed_rows": (
+        c_int,
+        [c_void_p, c_uint32, c_uint64, c_void_p, c_void_p, POINTER(c_uint64)],
+    ),
     "bdn_set_rows": (c_int, [c_void_p, POINTER(Rows), POINTER(c_uint64)]),
     "bdn_marks": (c_int, [c_void_p, POINTER(Mark), c_size_t]),
     "bdn_records": (c_int, [c_void_p]),
     "bdn_write_recording": (c_int, [c_void_p, c_char_p, c_char_p, c_size_t]),
+    "bdn_get_table_layout": (c_int, [c_void_p, c_uint32, POINTER(TableLayout)]),
+    "bdn_scan_rows": (c_int, [c_void_p, POINTER(RowScan), POINTER(c_uint64)]),
+    "bdn_set_row_records": (c_int, [c_void_p, POINTER(RowRecords), POINTER(c_uint64)]),
     "bdn_stats_json": (c_size_t, [c_void_p, c_char_p, c_size_t]),
     "bdn_json_log_line": (c_size_t, [c_char_p, c_char_p, c_double, c_char_p, c_size_t]),
     "bdn_status_json": (c_int, [POINTER(Options), c_double, c_char_p, c_size_t, POINTER(c_size_t)]),

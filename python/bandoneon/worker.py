@@ -91,6 +91,30 @@ class Rows(_native.Rows):
         self.keep = keep
 
 
+@dataclass(frozen=True)
+class TableLayout:
+    """What a record of a table is: float32[width], float32[moments], and uint32[2], its RowCounters."""
+
+    width: int
+    moments: int
+    buckets: int
+
+    @property
+    def record_bytes(self) -> int:
+        return 4 * (self.width + self.moments + 2)
+
+
+class RowScan(_native.RowScan):
+    """A piece of the records of one bucket of a table, to come to memory for `room` of them, which `keep` keeps alive. Once
+    its ticket is done, `count` came, `updates` are the table's, and `cursor` is of the next piece, 0 at the end."""
+
+    def __init__(
+        self, table: int, bucket: int, since: int, room: int, ids: int, records: int, keep: object = None
+    ) -> None:
+        super().__init__(sizeof(_native.RowScan), table, bucket, 0, since, room, ids, records, 0, 0)
+        self.keep = keep
+
+
 class Push(_native.Push):
     """One exchange to start: of the memory at address `data`, which `keep` keeps alive, or of none where it
     is absent and its result not wanted. It is the host's, or of the GPU n where `device` is n + 1: there from
@@ -599,6 +623,44 @@ class Worker:
         return self._start_rows(
             [rows], lambda lib, handle, items, ticket: lib.bdn_set_rows(handle, items, ticket)
         )
+
+    def summed_rows(self, table: int, room: int, ids: int, rows: int) -> int:
+        """Copies the means of the last step of a table whose rule is "mean", where there is room for so many rows; how
+        many there are. NotFound: nobody has pushed anything of it."""
+        count = c_uint64()
+        with self._call() as (lib, handle):
+            _native.check(lib.bdn_summed_rows(handle, table, room, ids, rows, byref(count)))
+        return count.value
+
+    def table_layout(self, table: int) -> TableLayout:
+        """How the records of a table look, and in how many buckets they are."""
+        layout = _native.TableLayout(sizeof(_native.TableLayout))
+        with self._call() as (lib, handle):
+            _native.check(lib.bdn_get_table_layout(handle, table, byref(layout)))
+        return TableLayout(layout.width, layout.moments, layout.buckets)
+
+    def scan_rows(self, scan: RowScan) -> int:
+        """Asks for the next piece of a scan; the ticket."""
+        ticket = c_uint64()
+        self._collect_dropped()
+        with self._call() as (lib, handle):
+            _native.check(lib.bdn_scan_rows(handle, byref(scan), byref(ticket)))
+            self._in_flight[ticket.value] = scan
+        return ticket.value
+
+    def set_row_records(
+        self, table: int, updates: int, ids: int, num_ids: int, records: int, replaces: bool = False
+    ) -> int:
+        """Sets records, which are read before this returns, as bdn_set_row_records of bandoneon.h; the ticket."""
+        given = _native.RowRecords(
+            sizeof(_native.RowRecords), table, int(replaces), updates, ids, num_ids, records
+        )
+        ticket = c_uint64()
+        self._collect_dropped()
+        with self._call() as (lib, handle):
+            _native.check(lib.bdn_set_row_records(handle, byref(given), byref(ticket)))
+            self._in_flight[ticket.value] = None
+        return ticket.value
 
     def _start_rows(
         self, rows: Sequence[Rows], start: Callable[[ctypes.CDLL, c_void_p, Any, Any], int]

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "common/wire/message.h"
 #include "common/wire/program_steps.h"
 #include "common/wire/row_block.h"
+#include "common/wire/row_records.h"
 #include "server/key_history.h"
 
 namespace bdn {
@@ -30,8 +32,14 @@ bool IsRetried(const absl::Status& status) {
          absl::IsDataLoss(status) || absl::IsUnauthenticated(status);
 }
 
+// Returns whether a worker is not to get all means.
+bool WantsSome(const WantedRows& wanted) {
+  return std::ranges::any_of(wanted,
+                             [](const WantedIds& of) { return of.none || !of.ids.empty(); });
+}
+
 bool WantsAny(const WantedRows& wanted) {
-  return std::ranges::any_of(wanted, [](const auto& ids) { return !ids.empty(); });
+  return std::ranges::any_of(wanted, [](const WantedIds& of) { return !of.ids.empty(); });
 }
 
 }  // namespace
@@ -63,7 +71,9 @@ void RowState::SetRoster(std::shared_ptr<const Places> now) {
     return !is.has_value() || (was.has_value() && former->NodeOf(*was) != places->NodeOf(*is));
   };
   std::erase_if(pushed_before, is_gone);
-  absl::erase_if(wanted, [&](const auto& of) { return !places->OfNode(of.first).has_value(); });
+  const auto is_out = [&](const auto& of) { return !places->OfNode(of.first).has_value(); };
+  absl::erase_if(wanted, is_out);
+  absl::erase_if(last_records, is_out);
   if (init_root >= 0 && is_gone(init_root)) {
     init_root = -1;
     last_init = 0;  // another worker counts its requests anew
@@ -73,6 +83,12 @@ void RowState::SetRoster(std::shared_ptr<const Places> now) {
 size_t RowState::row_bytes() const {
   size_t bytes = 0;
   for (const RowTable& table : tables) bytes += table.bytes();
+  return bytes;
+}
+
+size_t RowState::reply_bytes() const {
+  size_t bytes = wanted_bytes + all_means.size();
+  for (const auto& sums : means) bytes += sums.has_value() ? sums->bytes() : 0;
   return bytes;
 }
 
@@ -102,6 +118,15 @@ absl::Status RowKey::CheckElements(const FrameHeader& header) const {
                          header.key.ToString(), plan_.entry.elements, header.num_elements);
 }
 
+RowLimits RowKey::LimitsOf(size_t table, size_t row_bytes, size_t most_wanted) const {
+  return {.row_bytes = row_bytes,
+          .bucket = link_.bucket,
+          .buckets = link_.buckets,
+          .rows = link_.tables[table].spec.rows,
+          .most_wanted = most_wanted,
+          .takes_none = most_wanted != 0 && link_.rule.is_mean()};
+}
+
 template <typename Take>
 absl::Status RowKey::ReadBlocks(ByteSpan payload, size_t row_bytes, size_t most_wanted,
                                 const Take& take) const {
@@ -109,11 +134,7 @@ absl::Status RowKey::ReadBlocks(ByteSpan payload, size_t row_bytes, size_t most_
   RowBlock block;
   for (size_t i = 0; i < parts.size(); ++i) {
     if (!parts[i].has_value()) continue;
-    const RowLimits limits{.row_bytes = row_bytes,
-                           .bucket = link_.bucket,
-                           .buckets = link_.buckets,
-                           .rows = link_.tables[i].spec.rows,
-                           .most_wanted = most_wanted};
+    const RowLimits limits = LimitsOf(i, row_bytes, most_wanted);
     const std::string name = "table '" + link_.tables[i].name + "'";
     BDN_RETURN_IF_ERROR(Annotate(ReadRowBlock(*parts[i], limits, &block), name));
     BDN_RETURN_IF_ERROR(Annotate(take(i, &block), name));
@@ -154,7 +175,7 @@ RowKey::PushCheck RowKey::CheckPush(const Frame& push, Place place, RowPush* row
           }
           wanted += block->wanted.size();
           if (wanted > most_wanted) return InvalidArgument("%d rows are wanted", wanted);
-          rows->wanted[i] = std::move(block->wanted);
+          rows->wanted[i] = {std::move(block->wanted), block->wants_none};
           return absl::OkStatus();
         });
     if (!valid.ok()) {
@@ -278,13 +299,24 @@ absl::StatusOr<uint8_t> RowKey::StepTables(StageLaps* laps) {
                            roster.step(), rate);
   }
   const double weight = roster.total_weight();
-  if (weight == 0) return 0;
+  if (weight == 0) return link_.rule.is_mean() ? kFlagAbsent : 0;
   std::vector<std::optional<RowSums>> sums = round.Sum(link_);
   const auto inverse = static_cast<float>(1 / weight);
-  for (auto& sum : sums) {
-    if (sum.has_value() && !sum->Scale(inverse)) return kFlagNonFinite;
+  bool is_finite = true;
+  for (auto& sum : sums) is_finite = (!sum.has_value() || sum->Scale(inverse)) && is_finite;
+  if (!is_finite) {
+    // The other buckets make the step, so that it counts in this one, too.
+    for (size_t i = 0; i < sums.size() && !link_.rule.is_mean(); ++i) {
+      if (sums[i].has_value()) state_.tables[i].CountSkipped();
+    }
+    return kFlagNonFinite;
   }
   laps->End(Stage::kSum, 0, 0);
+  if (link_.rule.is_mean()) {
+    state_.means = std::move(sums);
+    BDN_ASSIGN_OR_RETURN(state_.all_means, EncodeMeans(WantedRows(link_.tables.size())));
+    return 0;
+  }
   std::vector<std::optional<RowTable::Stepped>> stepped(sums.size());
   size_t more = 0;
   uint64_t fresh = 0;
@@ -318,6 +350,8 @@ Sends RowKey::CloseRound(StageLaps* laps) {
   // All workers have pushed this step, so none asks for the reply before any more.
   state_.wanted.clear();
   state_.wanted_bytes = 0;
+  state_.means.clear();
+  state_.all_means = Buffer();
   const absl::StatusOr<uint8_t> flags = StepTables(laps);
   if (!flags.ok()) return FailRound(step, flags.status());
   ++shard_.stats.rounds;
@@ -347,20 +381,66 @@ Sends RowKey::CloseRound(StageLaps* laps) {
 absl::StatusOr<Buffer> RowKey::EncodeRows(const WantedRows& wanted) const {
   std::vector<std::optional<size_t>> lengths(wanted.size());
   for (size_t i = 0; i < wanted.size(); ++i) {
-    if (!wanted[i].empty()) lengths[i] = RowAnswerBytes(wanted[i].size(), link_.pull_row_bytes);
+    const std::vector<uint64_t>& ids = wanted[i].ids;
+    if (!ids.empty()) lengths[i] = RowAnswerBytes(ids.size(), link_.pull_row_bytes);
   }
   const RowPayload payload = MakeRowPayload(lengths);
   std::vector<float> row(link_.width);
   for (size_t i = 0; i < wanted.size(); ++i) {
-    if (wanted[i].empty()) continue;
-    MutableByteSpan out = WriteRowAnswer(wanted[i].size(), payload.parts[i]);
-    for (const uint64_t id : wanted[i]) {
+    if (wanted[i].ids.empty()) continue;
+    MutableByteSpan out = WriteRowAnswer(wanted[i].ids.size(), payload.parts[i]);
+    for (const uint64_t id : wanted[i].ids) {
       state_.tables[i].Read(id, row);
-      // The codec rounds to nearest, so that its draw does not matter.
-      BDN_RETURN_IF_ERROR(
-          link_.pull->Encode({row.data(), DType::kFloat32, row.size()}, 1.0f, Draw(), out)
-              .status());
-      out = out.subspan(link_.pull_row_bytes);
+      BDN_RETURN_IF_ERROR(EncodeRow(row, &out));
+    }
+  }
+  return payload.bytes;
+}
+
+absl::Status RowKey::EncodeRow(std::span<const float> row, MutableByteSpan* out) const {
+  // The codec rounds to nearest, so that its draw does not matter.
+  BDN_RETURN_IF_ERROR(
+      link_.pull->Encode({row.data(), DType::kFloat32, row.size()}, 1.0f, Draw(), *out).status());
+  *out = out->subspan(link_.pull_row_bytes);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Buffer> RowKey::EncodeMeans(const WantedRows& wanted) const {
+  std::vector<std::vector<size_t>> order(wanted.size());
+  std::vector<std::vector<uint64_t>> ids(wanted.size());
+  std::vector<std::optional<size_t>> lengths(wanted.size());
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    if (!wanted[i].ids.empty()) {
+      lengths[i] = RowAnswerBytes(wanted[i].ids.size(), link_.pull_row_bytes);
+    } else if (!wanted[i].none && state_.means[i].has_value()) {
+      order[i] = state_.means[i]->Rising();
+      for (const size_t place : order[i]) ids[i].push_back(state_.means[i]->ids()[place]);
+      lengths[i] = RowBlockBytes(ids[i], {}, link_.pull_row_bytes);
+    }
+  }
+  const size_t bytes = RowPayloadBytes(lengths);
+  if (bytes > kMaxRowsPayload) {
+    return ResourceExhausted(
+        "table '%s': the rows that all workers have pushed to bucket %d of %d take %d bytes, and a "
+        "frame has at most %d: have the scheduler begin the job with a higher row-buckets",
+        plan_.name, link_.bucket, link_.buckets, bytes, kMaxRowsPayload);
+  }
+  const RowPayload payload = MakeRowPayload(lengths);
+  const std::vector<float> zeros(link_.width);
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    if (!lengths[i].has_value()) continue;
+    if (wanted[i].ids.empty()) {
+      MutableByteSpan out = WriteRowBlock(ids[i], {}, payload.parts[i]);
+      for (const size_t place : order[i]) {
+        BDN_RETURN_IF_ERROR(EncodeRow(std::as_const(*state_.means[i]).at(place), &out));
+      }
+      continue;
+    }
+    MutableByteSpan out = WriteRowAnswer(wanted[i].ids.size(), payload.parts[i]);
+    for (const uint64_t id : wanted[i].ids) {
+      const std::span<const float> mean =
+          state_.means[i].has_value() ? state_.means[i]->Find(id) : std::span<const float>();
+      BDN_RETURN_IF_ERROR(EncodeRow(mean.empty() ? std::span<const float>(zeros) : mean, &out));
     }
   }
   return payload.bytes;
@@ -373,6 +453,18 @@ Frame RowKey::ReplyTo(NodeId node, Step step) const {
   header.flags = state_.reply_flags;
   const auto wanted = state_.wanted.find(node);
   if (header.flags != 0) return Frame{header, {}};
+  if (link_.rule.is_mean()) {
+    const bool wants_some = wanted != state_.wanted.end() && WantsSome(wanted->second);
+    absl::StatusOr<Buffer> means =
+        wants_some ? EncodeMeans(wanted->second) : absl::StatusOr<Buffer>(state_.all_means);
+    if (!means.ok()) return shard_.ErrorFrame(PushOf(step), means.status());
+    if (means->empty()) {
+      header.flags = kFlagUnwanted;
+      return Frame{header, {}};
+    }
+    header.codec = static_cast<uint8_t>(link_.pull->id());
+    return MakeFrame(header, *std::move(means), shard_.options.needs_checksums());
+  }
   if (wanted == state_.wanted.end() || !WantsAny(wanted->second)) {
     header.flags = kFlagUnwanted;
     return Frame{header, {}};
@@ -457,14 +549,8 @@ Sends RowKey::OnInit(NodeId from, const Frame& frame) {
   const FrameHeader& header = frame.header;
   const absl::StatusOr<Place> place = PlaceOf(from, header.epoch);
   if (!place.ok()) return shard_.Refuse(from, header, place.status());
-  absl::Status status = CheckElements(header);
-  if (status.ok() && (header.part != StatePart::kRows || header.element_offset != 0)) {
-    status = InvalidArgument("an init of table '%s' is about rows, not about %s", plan_.name,
-                             StatePartName(header.part));
-  }
-  if (status.ok() && header.request == 0) {
-    status = InvalidArgument("table '%s': requests count from 1", plan_.name);
-  }
+  size_t table = 0;
+  absl::Status status = CheckRowsHeader(header, "an init", &table);
   if (status.ok() && frame.payload.size() > kMaxRowsPayload) {
     status = InvalidArgument("rows of table '%s': at most %d bytes, not %d", plan_.name,
                              kMaxRowsPayload, frame.payload.size());
@@ -472,7 +558,10 @@ Sends RowKey::OnInit(NodeId from, const Frame& frame) {
   Frame init = frame;
   Own(&init);
   if (status.ok()) status = CheckPayload(init);
-  if (status.ok()) status = TakeInit(init, state_.places->RankOf(*place));
+  if (status.ok()) {
+    status = header.part == StatePart::kRecords ? TakeRecords(init, table)
+                                                : TakeInit(init, state_.places->RankOf(*place));
+  }
   if (!status.ok()) return shard_.Refuse(from, header, status);
   return {{from, Frame{shard_.AnswerHeader(header, FrameType::kReply), {}}}};
 }
@@ -485,13 +574,7 @@ absl::Status RowKey::TakeInit(const Frame& frame, Rank rank) {
   }
   // The number of an init, not its content, tells a repeat: rows may have been updated since.
   if (header.request <= state_.last_init) return absl::OkStatus();
-  if (header.request - state_.last_init > kMaxRequestsAhead) {
-    return InvalidArgument("request %d is too far ahead of %d", header.request, state_.last_init);
-  }
-  if (state_.round.is_open()) {
-    return InvalidArgument("table '%s': a push of step %d is under way; set rows between steps",
-                           plan_.name, state_.round.roster().step());
-  }
+  BDN_RETURN_IF_ERROR(CheckRequest(header, state_.last_init));
   struct Set {
     size_t table;
     std::vector<uint64_t> ids;
@@ -529,22 +612,107 @@ absl::Status RowKey::TakeInit(const Frame& frame, Rank rank) {
   return absl::OkStatus();
 }
 
+absl::Status RowKey::CheckRowsHeader(const FrameHeader& header, const char* what,
+                                     size_t* table) const {
+  BDN_RETURN_IF_ERROR(CheckElements(header));
+  const bool is_of_records = header.part == StatePart::kRecords;
+  if (link_.rule.is_mean() || (!is_of_records && header.part != StatePart::kRows)) {
+    return NotFound("table '%s' has no %s", plan_.name, StatePartName(header.part));
+  }
+  const uint64_t segment = header.element_offset / link_.width;
+  const bool is_whole = header.element_offset % link_.width == 0 && segment < link_.tables.size();
+  if (is_of_records ? !is_whole : header.element_offset != 0) {
+    return InvalidArgument("%s of table '%s' is about element %d, where no table begins", what,
+                           plan_.name, header.element_offset);
+  }
+  *table = static_cast<size_t>(segment);
+  if (header.request == 0) return InvalidArgument("table '%s': requests count from 1", plan_.name);
+  return absl::OkStatus();
+}
+
+absl::Status RowKey::CheckRequest(const FrameHeader& header, uint32_t last) const {
+  if (header.request - last > kMaxRequestsAhead) {
+    return InvalidArgument("request %d is too far ahead of %d", header.request, last);
+  }
+  if (!state_.round.is_open()) return absl::OkStatus();
+  return InvalidArgument("table '%s': a push of step %d is under way; set rows between steps",
+                         plan_.name, state_.round.roster().step());
+}
+
+absl::Status RowKey::TakeRecords(const Frame& frame, size_t table) {
+  const FrameHeader& header = frame.header;
+  const auto found = state_.last_records.find(header.sender);
+  const uint32_t last = found == state_.last_records.end() ? 0 : found->second;
+  if (header.request <= last) return absl::OkStatus();  // As of TakeInit.
+  BDN_RETURN_IF_ERROR(CheckRequest(header, last));
+  RowTable& rows = state_.tables[table];
+  const size_t record_bytes = rows.record_bytes();
+  const std::string name = "table '" + link_.tables[table].name + "'";
+  const absl::StatusOr<Records> records =
+      DecodeRecords(frame.payload.span(), LimitsOf(table, record_bytes, /*most_wanted=*/0));
+  if (!records.ok()) return Annotate(records.status(), name);
+  const RecordsHead& head = records->head;
+  if (head.next != 0) return InvalidArgument("%s: an init has no next cursor", name);
+  const RowBlock& block = records->block;
+  for (size_t i = 0; i < block.ids.size(); ++i) {
+    const ByteSpan record = block.rows.subspan(i * record_bytes, record_bytes);
+    BDN_RETURN_IF_ERROR(
+        Annotate(rows.CheckRecord(record, head.updates),
+                 absl::StrFormat("%s: the record of row %d has", name, block.ids[i])));
+  }
+  const size_t fresh = head.replaces ? block.ids.size() : rows.CountNew(block.ids);
+  const size_t more = fresh * rows.row_bytes();
+  const size_t less = head.replaces ? rows.bytes() : 0;
+  BDN_RETURN_IF_ERROR(
+      CheckMemory(more > less ? more - less : 0, header.step, "the records that are set"));
+  const uint64_t before = state_.rows();
+  if (head.replaces) rows.Clear();
+  for (size_t i = 0; i < block.ids.size(); ++i) {
+    rows.SetRecord(block.ids[i], block.rows.subspan(i * record_bytes, record_bytes));
+  }
+  rows.set_updates(head.updates);
+  shard_.stats.rows += state_.rows() - before;
+  state_.last_records[header.sender] = header.request;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Buffer> RowKey::EncodeRecords(const Frame& frame, size_t table) const {
+  const RowTable& rows = state_.tables[table];
+  BDN_ASSIGN_OR_RETURN(const RecordsAsk ask, DecodeRecordsAsk(frame.payload.span()));
+  if (ask.cursor != 0 && ask.cursor >= rows.places()) {
+    return InvalidArgument("table '%s': a fetch of records goes on at %d of %d places",
+                           link_.tables[table].name, ask.cursor, rows.places());
+  }
+  // Of an id and the count of its block.
+  constexpr size_t kMostOfAnId = 9;
+  const size_t record_bytes = rows.record_bytes();
+  const size_t room = (kMaxRowsPayload / 2) / (record_bytes + kMostOfAnId);
+  const RowTable::Scanned scanned =
+      rows.Scan(ask.cursor, ask.since, std::min<size_t>({ask.most, room, kMostRows}));
+  std::vector<uint64_t> ids(scanned.records.size());
+  std::ranges::transform(scanned.records, ids.begin(), [](const auto& of) { return of.first; });
+  MutableByteSpan out;
+  Buffer payload =
+      MakeRecords({.next = scanned.next, .updates = rows.updates()}, ids, record_bytes, &out);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    std::memcpy(out.data() + i * record_bytes, scanned.records[i].second, record_bytes);
+  }
+  return payload;
+}
+
 Sends RowKey::OnFetch(NodeId from, const Frame& frame) {
   const FrameHeader& header = frame.header;
   const absl::StatusOr<Place> place = PlaceOf(from, header.epoch);
   if (!place.ok()) return shard_.Refuse(from, header, place.status());
-  absl::Status status = CheckElements(header);
-  if (status.ok() && (header.request == 0 || header.element_offset != 0)) {
-    status = InvalidArgument("table '%s': a fetch has a number and no segment", plan_.name);
-  }
   FrameHeader value = shard_.AnswerHeader(header, FrameType::kValue);
   value.base_step = state_.last_step;
-  if (status.ok() && header.part == StatePart::kPosition) {
+  const bool asks_position = header.part == StatePart::kPosition && header.request != 0 &&
+                             header.element_offset == 0 && CheckElements(header).ok();
+  if (asks_position) {
     return {{from, MakeFrame(value, EncodePosition({state_.last_step, false}))}};
   }
-  if (status.ok() && header.part != StatePart::kRows) {
-    status = NotFound("table '%s' has no %s", plan_.name, StatePartName(header.part));
-  }
+  size_t table = 0;
+  absl::Status status = CheckRowsHeader(header, "a fetch", &table);
   if (status.ok() && frame.payload.size() > kMaxRowsPayload) {
     status = InvalidArgument("a fetch of table '%s' has at most %d bytes, not %d", plan_.name,
                              kMaxRowsPayload, frame.payload.size());
@@ -552,6 +720,11 @@ Sends RowKey::OnFetch(NodeId from, const Frame& frame) {
   Frame fetch = frame;
   Own(&fetch);
   if (status.ok()) status = CheckPayload(fetch);
+  if (status.ok() && header.part == StatePart::kRecords) {
+    absl::StatusOr<Buffer> records = EncodeRecords(fetch, table);
+    if (!records.ok()) return shard_.Refuse(from, header, records.status());
+    return {{from, MakeFrame(value, *std::move(records), shard_.options.needs_checksums())}};
+  }
   WantedRows wanted(link_.tables.size());
   size_t count = 0;
   const size_t most = kMaxRowsPayload / link_.pull_row_bytes;
@@ -561,7 +734,7 @@ Sends RowKey::OnFetch(NodeId from, const Frame& frame) {
                           if (!block->ids.empty()) return InvalidArgument("a fetch with rows");
                           count += block->wanted.size();
                           if (count > most) return InvalidArgument("%d rows are wanted", count);
-                          wanted[i] = std::move(block->wanted);
+                          wanted[i].ids = std::move(block->wanted);
                           return absl::OkStatus();
                         });
   }

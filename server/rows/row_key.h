@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -13,6 +15,7 @@
 #include "common/cluster/held_bytes.h"
 #include "common/telemetry/stage_times.h"
 #include "common/wire/frame.h"
+#include "common/wire/row_block.h"
 #include "server/key_plan.h"
 #include "server/places.h"
 #include "server/rows/row_round.h"
@@ -28,6 +31,9 @@ struct RowState {
   std::vector<RowTable> tables;  // by segment
   Rank init_root = -1;           // the one rank that may set rows; -1: none has yet
   uint32_t last_init = 0;        // the number of the last init that was applied
+  // The same of the records that each worker has set; several may, as each reads a part of a
+  // checkpoint.
+  absl::flat_hash_map<NodeId, uint32_t> last_records;
 
   Step last_step = 0;     // the last step that was closed
   Step replied_step = 0;  // the last step with a result
@@ -35,6 +41,10 @@ struct RowState {
   // What each worker wants of the rows as replied_step left them, from which its reply is made
   // again: no row changes before all workers have their replies, as the next round needs them.
   absl::flat_hash_map<NodeId, WantedRows> wanted;
+  // Of tables whose rule is mean: the means of replied_step, and all of them as a payload for those
+  // workers that want no rows in particular.
+  std::vector<std::optional<RowSums>> means;
+  Buffer all_means;
   size_t wanted_bytes = 0;
   Frame last_failure;               // as of DenseState
   RowRound round;                   // the open round, if there is one
@@ -43,6 +53,8 @@ struct RowState {
   // Sets another roster. The open round starts over, as of DenseState.
   void SetRoster(std::shared_ptr<const Places> now);
   size_t row_bytes() const;
+  // Returns the bytes of what is kept for replies.
+  size_t reply_bytes() const;
   uint64_t rows() const;
 };
 
@@ -95,7 +107,18 @@ class RowKey {
   Frame ReplyTo(NodeId node, Step step) const;
   // Returns the payload with these rows, encoded; empty where none are wanted.
   absl::StatusOr<Buffer> EncodeRows(const WantedRows& wanted) const;
+  // Returns the payload with the means of the rows that a worker wants; of tables of which it wants
+  // none in particular, of all rows that were pushed. ResourceExhausted: it is longer than a frame.
+  absl::StatusOr<Buffer> EncodeMeans(const WantedRows& wanted) const;
+  absl::Status EncodeRow(std::span<const float> row, MutableByteSpan* out) const;
   absl::Status TakeInit(const Frame& frame, Rank rank);
+  // Checks what an init or a fetch of rows or records has in its header. `table` is set where it is
+  // about records.
+  absl::Status CheckRowsHeader(const FrameHeader& header, const char* what, size_t* table) const;
+  absl::Status CheckRequest(const FrameHeader& header, uint32_t last) const;
+  RowLimits LimitsOf(size_t table, size_t row_bytes, size_t most_wanted) const;
+  absl::Status TakeRecords(const Frame& frame, size_t table);
+  absl::StatusOr<Buffer> EncodeRecords(const Frame& frame, size_t table) const;
 
   absl::StatusOr<Place> PlaceOf(NodeId from, Epoch epoch) const {
     return shard_.PlaceOf(*state_.places, from, epoch);

@@ -7,7 +7,7 @@ namespace bdn {
 
 size_t WantedBytes(const WantedRows& wanted) {
   size_t bytes = 0;
-  for (const auto& ids : wanted) bytes += ids.capacity() * sizeof(uint64_t);
+  for (const WantedIds& of : wanted) bytes += of.ids.capacity() * sizeof(uint64_t);
   return bytes;
 }
 
@@ -33,7 +33,8 @@ std::vector<std::optional<RowSums>> RowRound::Sum(const RowLink& link) const {
                              .bucket = link.bucket,
                              .buckets = link.buckets,
                              .rows = link.tables[i].spec.rows,
-                             .most_wanted = kMostRows};
+                             .most_wanted = kMostRows,
+                             .takes_none = link.rule.is_mean()};
       const absl::Status valid = ReadRowBlock(*(*parts)[i], limits, &block);
       if (!valid.ok()) FailCheck("a block that was valid is so no more");
       if (!sums[i].has_value()) sums[i].emplace(link.width);

@@ -16,8 +16,13 @@
 
 namespace bdn {
 
-// The ids that a worker wants with the reply of a step, by table of the key.
-using WantedRows = std::vector<std::vector<uint64_t>>;
+// The ids that a worker wants with the reply of a step.
+struct WantedIds {
+  std::vector<uint64_t> ids;
+  bool none = false;  // of means, of which it would get all otherwise
+};
+// The same by table of the key.
+using WantedRows = std::vector<WantedIds>;
 // Returns the bytes that they take.
 size_t WantedBytes(const WantedRows& wanted);
 

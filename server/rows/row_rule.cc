@@ -17,12 +17,18 @@ double PowerOf(double base, uint64_t exponent) {
   return power;
 }
 
+// Returns whether all may be sums of squares.
+bool NotNegative(std::span<const float> values) {
+  return std::ranges::all_of(values, [](float value) { return value >= 0; });
+}
+
 // x <- x - lr (g + decay x).
 class SgdRowRule final : public RowRule {
  public:
   explicit SgdRowRule(const RowRuleSpec& spec) : decay_(static_cast<float>(spec.option(0))) {}
 
   void Begin(std::span<float> /*moments*/) const override {}
+  bool Accepts(std::span<const float> /*moments*/) const override { return true; }
   void Update(const RowFacts& facts, uint64_t /*row_updates*/, std::span<const float> mean,
               std::span<float> x, std::span<float> /*moments*/) const override {
     for (size_t i = 0; i < x.size(); ++i) {
@@ -45,6 +51,7 @@ class AdagradRowRule final : public RowRule {
         decay_(static_cast<float>(spec.option(2))) {}
 
   void Begin(std::span<float> moments) const override { std::ranges::fill(moments, initial_); }
+  bool Accepts(std::span<const float> moments) const override { return NotNegative(moments); }
   void Update(const RowFacts& facts, uint64_t /*row_updates*/, std::span<const float> mean,
               std::span<float> x, std::span<float> moments) const override {
     for (size_t i = 0; i < x.size(); ++i) {
@@ -69,6 +76,7 @@ class RowwiseAdagradRule final : public RowRule {
         decay_(static_cast<float>(spec.option(2))) {}
 
   void Begin(std::span<float> moments) const override { moments[0] = initial_; }
+  bool Accepts(std::span<const float> moments) const override { return NotNegative(moments); }
   void Update(const RowFacts& facts, uint64_t /*row_updates*/, std::span<const float> mean,
               std::span<float> x, std::span<float> moments) const override {
     const auto gradient = [&](size_t i) { return decay_ == 0 ? mean[i] : mean[i] + decay_ * x[i]; };
@@ -102,6 +110,9 @@ class AdamWRowRule final : public RowRule {
         by_row_(spec.option(4) != 0) {}
 
   void Begin(std::span<float> moments) const override { std::ranges::fill(moments, 0.0f); }
+  bool Accepts(std::span<const float> moments) const override {
+    return NotNegative(moments.subspan(moments.size() / 2));
+  }
   void Update(const RowFacts& facts, uint64_t row_updates, std::span<const float> mean,
               std::span<float> x, std::span<float> moments) const override {
     const uint64_t t = by_row_ ? row_updates : facts.step;
@@ -142,6 +153,9 @@ class FtrlRowRule final : public RowRule {
         l2_(static_cast<float>(spec.option(3))) {}
 
   void Begin(std::span<float> moments) const override { std::ranges::fill(moments, 0.0f); }
+  bool Accepts(std::span<const float> moments) const override {
+    return NotNegative(moments.subspan(moments.size() / 2));
+  }
   void Update(const RowFacts& /*facts*/, uint64_t /*row_updates*/, std::span<const float> mean,
               std::span<float> x, std::span<float> moments) const override {
     float* const z = moments.data();
@@ -168,6 +182,8 @@ class FtrlRowRule final : public RowRule {
 
 std::unique_ptr<const RowRule> MakeRowRule(const RowRuleSpec& spec) {
   switch (spec.kind()) {
+    case RowRuleSpec::Kind::kMean:
+      return nullptr;
     case RowRuleSpec::Kind::kSgd:
       return std::make_unique<SgdRowRule>(spec);
     case RowRuleSpec::Kind::kAdagrad:

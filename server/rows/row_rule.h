@@ -25,12 +25,15 @@ class RowRule {
 
   // Sets the moments of a row that was never updated.
   virtual void Begin(std::span<float> moments) const = 0;
+  // Returns whether moments are some that the rule can have left.
+  virtual bool Accepts(std::span<const float> moments) const = 0;
   // Makes one step of a row. `row_updates` counts the row's own updates, this one included.
   // REQUIRES: mean.size() == x.size(); `moments` has RowRuleSpec::MomentFloats; the mean is finite.
   virtual void Update(const RowFacts& facts, uint64_t row_updates, std::span<const float> mean,
                       std::span<float> x, std::span<float> moments) const = 0;
 };
 
+// Null: `mean`, by which no row is held.
 std::unique_ptr<const RowRule> MakeRowRule(const RowRuleSpec& spec);
 
 }  // namespace bdn

@@ -5,9 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <vector>
-
-#include "absl/container/flat_hash_map.h"
 
 namespace bdn {
 
@@ -28,9 +25,14 @@ class RowStore {
   virtual size_t size() const = 0;
   // Returns about how many bytes of memory it takes.
   virtual size_t bytes() const = 0;
-  // Calls `visit` with each record, in no order. `visit` must not change the store.
-  virtual void ForEach(
-      const std::function<void(uint64_t id, const float* record)>& visit) const = 0;
+  // Returns the number of places. A record keeps its place until it is removed.
+  virtual uint64_t places() const = 0;
+  // Calls `visit` with the records from `place` on, in the order of their places, until it returns
+  // false or `most` places were looked at. Returns the place behind the last that was; all were
+  // where that is places(). `visit` must not change the store.
+  virtual uint64_t Visit(
+      uint64_t place, uint64_t most,
+      const std::function<bool(uint64_t id, const float* record)>& visit) const = 0;
   virtual std::unique_ptr<RowStore> Clone() const = 0;
 };
 

@@ -9,10 +9,13 @@ import sys
 import bandoneon
 import bandoneon.torch as bdn
 import pytest
+from bandoneon import graph
 from bandoneon.torch import app_state, comm_state, exchange, expand, named_recipes, rows
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PAGES = (bandoneon, bandoneon.trace, bdn, bdn.algorithms, app_state, comm_state, exchange, expand, named_recipes, rows)
+PAGES = (
+    bandoneon, bandoneon.trace, bdn, bdn.algorithms, app_state, comm_state, exchange, expand, graph, named_recipes, rows,
+)
 PUBLIC = sorted({(module.__name__, name) for module in PAGES for name in module.__all__})
 
 

@@ -216,7 +216,7 @@ def test_sparse_gradients_are_refused_by_name_or_made_dense():
 
     def refused(worker):
         with pytest.raises(
-            bandoneon.InvalidArgument, match="'weight' is sparse.*sparse_as_dense=True"
+            bandoneon.InvalidArgument, match="'weight' is sparse.*sparse='dense'"
         ):
             backward(worker)
 

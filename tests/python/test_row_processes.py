@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 from test_processes import BIN, ROOT
 
 EXAMPLE = ROOT / "examples" / "click_model.py"
@@ -16,6 +17,26 @@ def run(*options, workers=2, servers=1):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def test_the_rows_of_a_checkpoint_are_exported(tmp_path):
+    run("--steps=3", "--batch=32", "--no-compare", f"--save={tmp_path}")
+    command = [BIN / "bandoneon", "rows", "export", tmp_path, "tables.3", "--out", tmp_path / "served"]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    ids = np.load(tmp_path / "served" / "ids.npy")
+    rows = np.load(tmp_path / "served" / "rows.npy", mmap_mode="r")
+    assert rows.shape == (len(ids), 8) and len(ids) > 50
+    assert (np.diff(ids.astype(np.int64)) > 0).all() and np.isfinite(rows).all()
+
+
+def test_pagerank_is_that_of_one_process_by_all_cuts():
+    options = ("--vertices=2000", "--edges=20000", "--steps=4")
+    command = [BIN / "bandoneon", "run", "-n", 3, "-s", 2, "--", sys.executable, ROOT / "examples" / "pagerank.py", *options]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=170, check=False)
+    assert done.returncode == 0 and "equal to one process to 1e-6" in done.stdout, done.stdout + done.stderr
+    size = {how: float(kb) for how, kb in re.findall(r"(\w+): \S+ workers a vertex, (\S+) kB a worker and step", done.stdout)}
+    assert size["dbh"] < size["random"]
 
 
 def test_the_click_model_is_the_same_on_any_number_of_servers():

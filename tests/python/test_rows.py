@@ -275,3 +275,57 @@ def test_close_frees_the_names_and_the_rows():
 def test_look_ahead_pairs_each_batch_with_the_next():
     assert list(rows.look_ahead([])) == []
     assert list(rows.look_ahead("abc")) == [("a", "b"), ("b", "c"), ("c", None)]
+
+
+BAGS = [
+    (mode, last, padding, shape)
+    for mode in ("sum", "mean", "max")
+    for last in (False, True)
+    for padding in (None, 3)
+    for shape in ("flat", "matrix")
+    if not (last and shape == "matrix")
+]
+
+
+def test_bags_of_all_kinds_are_torchs_with_empty_ones_among_them():
+    def run(worker):
+        for number, (mode, last, padding, shape) in enumerate(BAGS):
+            generator = torch.Generator().manual_seed(number)
+            how = dict(mode=mode, include_last_offset=last, padding_idx=padding)
+            plain = torch.nn.EmbeddingBag(20, 4, _weight=torch.randn(20, 4, generator=generator), **how)
+            served = rows.EmbeddingBag(20, 4, _weight=plain.weight.detach().clone(), **how)
+            optimizer = rows.RowOptimizer(served, lr=1.0, worker=worker, prefix=f"{number}.")
+            ids = torch.randint(0, 20, (9,) if shape == "flat" else (3, 4), generator=generator)
+            offsets = torch.tensor([0, 2, 2, 5, 9] if last else [0, 2, 2, 5]) if shape == "flat" else None
+            scales = [torch.randn(ids.shape, generator=generator).requires_grad_() if mode == "sum" else None] * 2
+            if mode == "sum":
+                scales[1] = scales[0].detach().clone().requires_grad_()
+            expected, out = plain(ids, offsets, scales[0]), served(ids, offsets, scales[1])
+            torch.testing.assert_close(out, expected)
+            expected.square().sum().backward()
+            out.square().sum().backward()
+            torch.optim.SGD(plain.parameters(), lr=1.0).step()
+            optimizer.step()
+            torch.testing.assert_close(optimizer.rows_of(served, torch.arange(20)), plain.weight.detach())
+            if mode == "sum":
+                torch.testing.assert_close(scales[1].grad, scales[0].grad)
+            optimizer.close()
+        return True
+
+    assert run_job(run, workers=1) == [True]
+
+
+def test_a_worker_whose_batch_is_empty_keeps_nobody_waiting():
+    def run(worker):
+        table = rows.Embedding(None, WIDTH, init="constant", init_value=1.0)
+        optimizer = rows.RowOptimizer(table, lr=1.0, worker=worker)
+        for _ in range(3):
+            ids = torch.arange(4) if worker.rank else torch.empty(0, dtype=torch.int64)
+            out = table(ids)
+            if out.requires_grad:
+                out.sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return optimizer.rows_of(table, [0])[0, 0].item()
+
+    assert run_job(run) == [-0.5] * 2

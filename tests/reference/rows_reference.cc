@@ -81,11 +81,14 @@ bool ReadIds(const Bytes& in, size_t* at, uint64_t count, const Facts& facts,
 std::optional<Block> ReadBlock(const Bytes& in, const Facts& facts) {
   if (in.size() < 8) return std::nullopt;
   const uint64_t m = Little(in, 0, 4);
-  const uint64_t q = Little(in, 4, 4);
+  uint64_t q = Little(in, 4, 4);
+  const bool wants_none = facts.is_mean && q == 0xFFFFFFFFu;
+  if (wants_none) q = 0;
   const uint64_t most = 1u << 22;
   if (m > most || q > most || q > facts.most_wanted) return std::nullopt;
   if (m * facts.row_bytes > in.size() - 8) return std::nullopt;
   Block block;
+  block.wants_none = wants_none;
   size_t at = 8;
   // A block of 128 ids has a byte at least.
   if ((m + 127) / 128 > in.size() - at || !ReadIds(in, &at, m, facts, &block.ids)) {
@@ -128,6 +131,31 @@ std::optional<Blocks> ReadBlocks(const Bytes& payload, const Facts& facts) {
   }
   if (!has_any || at != payload.size()) return std::nullopt;
   return blocks;
+}
+
+std::optional<Ask> ReadAsk(const Bytes& payload) {
+  if (payload.size() != 24) return std::nullopt;
+  const Ask ask{Little(payload, 0, 8), Little(payload, 8, 8), Little(payload, 16, 4)};
+  if (ask.most == 0 || Little(payload, 20, 4) != 0) return std::nullopt;
+  return ask;
+}
+
+std::optional<Records> ReadRecords(const Bytes& payload, const Facts& facts) {
+  if (payload.size() < 24) return std::nullopt;
+  Records records;
+  records.next = Little(payload, 0, 8);
+  records.updates = Little(payload, 8, 8);
+  if (records.updates > uint64_t{1} << 62) return std::nullopt;
+  const uint64_t flags = Little(payload, 16, 4);
+  if (flags > 1 || Little(payload, 20, 4) != 0) return std::nullopt;
+  records.replaces = flags == 1;
+  Facts without_wanted = facts;
+  without_wanted.most_wanted = 0;
+  without_wanted.is_mean = false;
+  const auto block = ReadBlock(Bytes(payload.begin() + 24, payload.end()), without_wanted);
+  if (!block.has_value()) return std::nullopt;
+  records.block = *block;
+  return records;
 }
 
 }  // namespace rows_reference

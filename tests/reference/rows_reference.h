@@ -5,9 +5,9 @@
 #include <optional>
 #include <vector>
 
-// A second decoder of the payloads of section 5.12 of proto/wire_format.md, written from that
-// document alone: bit by bit, with no code of the project's. It returns nothing for bytes that a
-// receiver MUST refuse.
+// A second decoder of the payloads of sections 5.12 and 5.13 of proto/wire_format.md, written from
+// that document alone: bit by bit, with no code of the project's. It returns nothing for bytes that
+// a receiver MUST refuse.
 namespace rows_reference {
 
 using Bytes = std::vector<uint8_t>;
@@ -20,10 +20,12 @@ struct Facts {
   uint64_t buckets = 1;
   uint64_t rows = 0;  // of every table; 0: any id
   uint64_t most_wanted = 0;
+  bool is_mean = false;  // the rule of the tables
 };
 
 struct Block {
   std::vector<uint64_t> ids, wanted;
+  bool wants_none = false;
   Bytes rows;
   bool operator==(const Block&) const = default;
 };
@@ -31,6 +33,18 @@ using Blocks = std::vector<std::optional<Block>>;  // by segment
 
 // Reads the payload of a push, an init or a fetch.
 std::optional<Blocks> ReadBlocks(const Bytes& payload, const Facts& facts);
+
+// Section 5.13: a fetch of records, and a value or an init of them.
+struct Ask {
+  uint64_t cursor = 0, since = 0, most = 0;
+};
+std::optional<Ask> ReadAsk(const Bytes& payload);
+struct Records {
+  uint64_t next = 0, updates = 0;
+  bool replaces = false;
+  Block block;
+};
+std::optional<Records> ReadRecords(const Bytes& payload, const Facts& facts);
 
 }  // namespace rows_reference
 

@@ -109,7 +109,7 @@ std::optional<Header> ReadHeader(const Bytes& bytes) {
   const bool may_have_request = header.type != kHello && header.type != kPush &&
                                 header.type != kProbe && header.type != kTransport;
   if (header.codec != 0 && !may_have_codec) return std::nullopt;
-  if (header.part > (is_state ? 11 : 0)) return std::nullopt;
+  if (header.part > (is_state ? 12 : 0)) return std::nullopt;
   if (header.base_step != 0 && !may_have_base) return std::nullopt;
   if (header.element_offset != 0 && !is_state) return std::nullopt;
   if (header.program_steps != 0 && header.type != kPush) return std::nullopt;
@@ -127,7 +127,7 @@ std::optional<Header> ReadHeader(const Bytes& bytes) {
   const bool has_no_payload = header.type == kProbe || beside != 0;
   if (has_no_payload && header.payload_bytes != 0) return std::nullopt;
   if (header.type == kFetch && header.part != 11 && header.payload_bytes != 0 &&
-      header.payload_bytes != 32) {
+      header.payload_bytes != (header.part == 12 ? 24u : 32u)) {
     return std::nullopt;
   }
   if (header.payload_bytes == 0 && header.payload_crc != 0) return std::nullopt;

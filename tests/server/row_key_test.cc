@@ -1,7 +1,10 @@
 #include <cmath>
+#include <set>
 
+#include "common/base/endian.h"
 #include "common/wire/headers.h"
 #include "common/wire/row_block.h"
+#include "common/wire/row_records.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/shard_rig.h"
@@ -32,7 +35,7 @@ class RowKeyTest : public ::testing::Test {
     tables_ = tables;
     shard_ = ServerShard({.self = kServerNode, .budget = budget});
     shard_.SetMembership(MakeMembership(workers));
-    KeyEntry entry{.key = kRowsKey, .kind = KeyKind::kRows, .rule = "sgd", .buckets = 1};
+    KeyEntry entry{.key = kRowsKey, .kind = KeyKind::kRows, .rule = rule_, .buckets = 1};
     std::vector<TensorDeclaration> declared;
     for (uint32_t t = 0; t < tables; ++t) {
       entry.segments.push_back({7 + t, 0, 2});
@@ -40,7 +43,7 @@ class RowKeyTest : public ::testing::Test {
       declared.push_back({.name = "t" + std::to_string(t),
                           .elements = 2,
                           .kind = KeyKind::kRows,
-                          .rule = "sgd",
+                          .rule = rule_,
                           .table = "table(rows=100)"});
     }
     shard_.AddKey(*MakeKeyPlan(entry, "t0", declared));
@@ -93,6 +96,36 @@ class RowKeyTest : public ::testing::Test {
     return StateFrame(FrameType::kFetch, rank, ++requests_, payload.bytes);
   }
 
+  Frame RecordsFrame(FrameType type, Rank rank, uint32_t request, Buffer payload,
+                     size_t table = 0) {
+    FrameHeader header = StateHeader(type,
+                                     {.part = StatePart::kRecords,
+                                      .key = kRowsKey,
+                                      .num_elements = 2 * tables_,
+                                      .element_offset = 2 * table},
+                                     0, request);
+    StampHeader({.sender = WorkerNode(rank), .epoch = epoch_}, &header);
+    return MakeFrame(header, std::move(payload));
+  }
+  Buffer RecordsOf(const RecordsHead& head, const Ids& ids, const Floats& values,
+                   const RowCounters& counters) {
+    constexpr size_t kBytes = RecordBytes(2, 0);
+    MutableByteSpan out;
+    Buffer payload = MakeRecords(head, ids, kBytes, &out);
+    for (size_t i = 0; i < ids.size(); ++i) {
+      std::memcpy(out.data() + i * kBytes, values.data() + i * 2, 8);
+      std::memcpy(out.data() + i * kBytes + 8, &counters, 8);
+    }
+    return payload;
+  }
+  // Asks for records, and returns what came.
+  Records Scan(const RecordsAsk& ask) {
+    Send(RecordsFrame(FrameType::kFetch, 0, ++requests_, EncodeRecordsAsk(ask)));
+    auto records = DecodeRecords(Last(0).payload.span(), {.row_bytes = RecordBytes(2, 0)});
+    EXPECT_TRUE(records.ok()) << records.status() << Error(0);
+    return records.ok() ? *std::move(records) : Records();
+  }
+
   const Frame& Last(Rank rank) { return *outbox_.LastTo(rank); }
   // The rows of the last reply or value; of the only table.
   Floats RowsTold(Rank rank, size_t count) {
@@ -105,6 +138,7 @@ class RowKeyTest : public ::testing::Test {
   std::string Error(Rank rank) { return std::string(ErrorOf(Last(rank)).message()); }
   const RowState& State() { return shard_.Find(kRowsKey)->rows; }
 
+  std::string rule_ = "sgd";
   size_t tables_ = 1;
   float rate_ = 1.0f;
   Epoch epoch_ = 1;
@@ -265,6 +299,210 @@ TEST_F(RowKeyTest, AnInitIsTakenOnceAndFromOneRank) {
   EXPECT_THAT(RowsTold(0, 1), ElementsAre(0, 1));
   Send(StateFrame(FrameType::kInit, 1, 1, Payload({Rows{{5}, {1, 2}, {}}})));
   EXPECT_THAT(Error(1), HasSubstr("rank 0 has set rows, and now rank 1 does"));
+}
+
+TEST_F(RowKeyTest, AScanTellsEachRecordOnceInPieces) {
+  Start(1);
+  Rows many;
+  for (uint64_t id = 0; id < 90; ++id) {
+    many.ids.push_back(id);
+    many.values.insert(many.values.end(), {1, 1});
+  }
+  Push(0, 1, many);
+  Push(0, 2, {{5, 70}, {1, 1, 1, 1}, {}});
+  std::set<uint64_t> told;
+  RecordsAsk ask{.most = 7};
+  do {
+    const Records records = Scan(ask);
+    EXPECT_LE(records.block.ids.size(), 7u);
+    EXPECT_EQ(records.head.updates, 2u);
+    for (const uint64_t id : records.block.ids) EXPECT_TRUE(told.insert(id).second) << id;
+    EXPECT_TRUE(records.head.next == 0 || records.head.next > ask.cursor);
+    ask.cursor = records.head.next;
+  } while (ask.cursor != 0);
+  EXPECT_EQ(told.size(), 90u);
+  const Records changed = Scan({.since = 1, .most = 100});
+  EXPECT_THAT(changed.block.ids, ElementsAre(5, 70));
+  const RowCounters counters = CountersOf(changed.block.rows.first(RecordBytes(2, 0)));
+  EXPECT_EQ(counters.updates, 2u);
+  EXPECT_EQ(counters.changed, 2u);
+}
+
+TEST_F(RowKeyTest, ARowThatIsSetCountsAsChangedByTheNextUpdate) {
+  Start(1);
+  Push(0, 1, {{5}, {1, 1}, {}});
+  Send(StateFrame(FrameType::kInit, 0, ++requests_, Payload({Rows{{9}, {1, 2}, {}}})));
+  const Records changed = Scan({.since = 1, .most = 100});
+  EXPECT_THAT(changed.block.ids, ElementsAre(9));
+}
+
+TEST_F(RowKeyTest, RecordsAreSetOnceByEachRankAndReplaceWhatIsThere) {
+  Start(2);
+  for (const Rank rank : {0, 1}) Push(rank, 1, {{5}, {1, 1}, {}});
+  const Frame first = RecordsFrame(
+      FrameType::kInit, 0, 1,
+      RecordsOf({.updates = 9, .replaces = true}, {3}, {1, 2}, {.updates = 4, .changed = 9}));
+  Send(first);
+  EXPECT_EQ(Last(0).header.type, FrameType::kReply);
+  Send(RecordsFrame(FrameType::kInit, 1, 1,
+                    RecordsOf({.updates = 9}, {8}, {3, 4}, {.updates = 1, .changed = 2})));
+  EXPECT_EQ(Last(1).header.type, FrameType::kReply);
+  EXPECT_EQ(State().rows(), 2u);
+  EXPECT_EQ(shard_.stats().rows, 2u);
+  EXPECT_EQ(State().tables[0].updates(), 9u);
+  for (const Rank rank : {0, 1}) Push(rank, 2, {{3}, {1, 1}, {3, 8}});
+  EXPECT_THAT(RowsTold(0, 2), ElementsAre(0, 1, 3, 4));
+  Send(first);  // late: its answer was lost
+  EXPECT_EQ(Last(0).header.type, FrameType::kReply);
+  requests_ = 1;
+  const Records changed = Scan({.since = 9, .most = 100});
+  EXPECT_THAT(changed.block.ids, ElementsAre(3));
+  EXPECT_EQ(CountersOf(changed.block.rows).updates, 5u);
+}
+
+TEST_F(RowKeyTest, WrongFramesAboutRecordsChangeNothing) {
+  Start(1);
+  Push(0, 1, {{5}, {1, 1}, {}});
+  const auto refused = [&](const Frame& frame) {
+    Send(frame);
+    EXPECT_EQ(Last(0).header.type, FrameType::kError);
+    EXPECT_EQ(State().rows(), 1u);
+    EXPECT_EQ(State().tables[0].updates(), 1u);
+    return Error(0);
+  };
+  const auto init = [&](const RecordsHead& head, const Ids& ids, const Floats& values,
+                        const RowCounters& counters) {
+    return RecordsFrame(FrameType::kInit, 0, 1, RecordsOf(head, ids, values, counters));
+  };
+  const RowCounters good{.updates = 1, .changed = 1};
+  EXPECT_THAT(refused(init({.updates = 1}, {5}, {1, HUGE_VALF}, good)),
+              HasSubstr("the record of row 5 has: an element that is not finite"));
+  EXPECT_THAT(refused(init({.updates = 1}, {5}, {1, 1}, {.updates = 2, .changed = 1})),
+              HasSubstr("2 updates, the last at 1, in a table of 1 updates"));
+  EXPECT_THAT(refused(init({.updates = 1}, {5}, {1, 1}, {.updates = 1, .changed = 3})),
+              HasSubstr("the last at 3"));
+  EXPECT_THAT(refused(init({.updates = 1}, {100}, {1, 1}, good)), HasSubstr("id 100 of a table"));
+  EXPECT_THAT(refused(init({.next = 1, .updates = 1}, {5}, {1, 1}, good)),
+              HasSubstr("no next cursor"));
+  Frame frame = init({.updates = 1, .replaces = true}, {5}, {1, 1}, good);
+  frame.header.element_offset = 1;
+  EXPECT_THAT(refused(frame), HasSubstr("element 1, where no table begins"));
+  frame.header.element_offset = 2;
+  EXPECT_THAT(refused(frame), HasSubstr("element 2, where no table begins"));
+  frame.header.element_offset = 0;
+  frame.header.request = 0;
+  EXPECT_THAT(refused(frame), HasSubstr("requests count from 1"));
+  EXPECT_FALSE(refused(MakeFrame(init({}, {}, {}, good).header, Buffer())).empty());
+  const auto fetch = [&](const RecordsAsk& ask) {
+    return RecordsFrame(FrameType::kFetch, 0, ++requests_, EncodeRecordsAsk(ask));
+  };
+  EXPECT_THAT(refused(fetch({.cursor = 64, .most = 1})), HasSubstr("goes on at 64 of 64 places"));
+  EXPECT_THAT(refused(fetch({.most = 0})), HasSubstr("wants none"));
+  EXPECT_FALSE(refused(MakeFrame(fetch({}).header, Buffer())).empty());
+  Push(0, 2, {{5}, {1, 1}, {}});
+  EXPECT_EQ(State().tables[0].updates(), 2u);
+}
+
+TEST_F(RowKeyTest, RecordsAreSetBetweenStepsAlone) {
+  Start(2);
+  Push(0, 1, {{5}, {1, 1}, {}});
+  Send(RecordsFrame(FrameType::kInit, 1, 1, RecordsOf({}, {}, {}, {})));
+  EXPECT_THAT(Error(1), HasSubstr("a push of step 1 is under way"));
+}
+
+TEST_F(RowKeyTest, AValueIsNoLongerThanAFrame) {
+  Start(1);
+  Rows many;
+  for (uint64_t id = 0; id < 90; ++id) {
+    many.ids.push_back(id);
+    many.values.insert(many.values.end(), {1, 1});
+  }
+  Push(0, 1, many);
+  const Records records = Scan({.most = 0xFFFFFFFF});
+  EXPECT_EQ(records.block.ids.size(), 90u);
+  EXPECT_EQ(records.head.next, 0u);
+}
+
+TEST_F(RowKeyTest, AnOverflowOfOneKeyCountsAsAnUpdate) {
+  Start(1);
+  Push(0, 1, {{5}, {1, 1}, {}});
+  Frame push = MakePushFrame(0, 2, {Rows{{5}, {3e38f, 1}, {}}});
+  push.header.weight = 1e-38f;
+  Send(push);
+  EXPECT_EQ(Last(0).header.flags, kFlagNonFinite);
+  EXPECT_EQ(State().tables[0].updates(), 2u);
+  EXPECT_EQ(State().rows(), 1u);
+}
+
+class RowMeansTest : public RowKeyTest {
+ protected:
+  RowMeansTest() { rule_ = "mean"; }
+  // The rows of a reply with all of them.
+  std::vector<std::pair<uint64_t, float>> AllTold(Rank rank) {
+    RowBlock block;
+    EXPECT_TRUE(ReadRowBlock(Last(rank).payload.span(), {.row_bytes = 8}, &block).ok());
+    std::vector<std::pair<uint64_t, float>> told;
+    for (size_t i = 0; i < block.ids.size(); ++i) {
+      told.emplace_back(block.ids[i], LoadLittle<float>(block.rows, 8 * i));
+    }
+    return told;
+  }
+};
+
+TEST_F(RowMeansTest, GoToAllOrAreThoseThatAreWanted) {
+  using ::testing::Pair;
+  Start(3);
+  Push(0, 1, {{3, 5}, {1, 1, 2, 2}, {}});
+  Push(1, 1, {{5}, {4, 4}, {5, 9}});
+  EXPECT_THAT(outbox_.sent, IsEmpty());
+  PushBare(2, 1, kFlagAbsent);
+  const float third = 1.0f / 3.0f;
+  EXPECT_THAT(AllTold(0), ElementsAre(Pair(3, third), Pair(5, 2)));
+  EXPECT_EQ(Last(2).payload.span().size(), Last(0).payload.span().size());
+  EXPECT_THAT(AllTold(2), ElementsAre(Pair(3, third), Pair(5, 2)));
+  EXPECT_THAT(RowsTold(1, 2), ElementsAre(2, 2, 0, 0));  // of 5, and of 9, which nobody has
+  EXPECT_EQ(State().rows(), 0u);
+  EXPECT_GT(shard_.held().waiting, 0u);
+  // A repeated push gets the same again, also while the next round is open.
+  Push(0, 2, {{7}, {1, 1}, {}});
+  Push(1, 1, {{5}, {4, 4}, {5, 9}});
+  EXPECT_THAT(RowsTold(1, 2), ElementsAre(2, 2, 0, 0));
+  Probe(2, 1);
+  EXPECT_THAT(AllTold(2), ElementsAre(Pair(3, third), Pair(5, 2)));
+}
+
+TEST_F(RowMeansTest, OfNobodyAreAbsentAndThoseThatAreNotWantedAreNotSent) {
+  Start(2);
+  for (const Rank rank : {0, 1}) PushBare(rank, 1, kFlagAbsent);
+  EXPECT_EQ(Last(0).header.flags, kFlagAbsent);
+  Frame push = MakePushFrame(0, 2, {Rows{{5}, {1, 1}, {}}});
+  Buffer none = Buffer::CopyOf(push.payload.span());
+  StoreLittle(none.mutable_span(), 4, 0xFFFFFFFFu);
+  Send(MakeFrame(push.header, none));
+  Push(1, 2, {{5}, {1, 1}, {}});
+  EXPECT_EQ(Last(0).header.flags, kFlagUnwanted);
+  EXPECT_EQ(AllTold(1).size(), 1u);
+  for (const Rank rank : {0, 1}) Push(rank, 3, {{5}, {3e38f, 1}, {}});
+  EXPECT_EQ(Last(1).header.flags, kFlagNonFinite);
+}
+
+TEST_F(RowMeansTest, AreHeldByNobodyForFetchesAndInits) {
+  Start(1);
+  Send(FetchFrame(0, {5}));
+  EXPECT_THAT(Error(0), HasSubstr("table 't0' has no rows"));
+  Send(StateFrame(FrameType::kInit, 0, 9, Payload({Rows{{5}, {1, 1}, {}}})));
+  EXPECT_THAT(Error(0), HasSubstr("table 't0' has no rows"));
+  Send(RecordsFrame(FrameType::kFetch, 0, 9, EncodeRecordsAsk({})));
+  EXPECT_THAT(Error(0), HasSubstr("table 't0' has no records"));
+}
+
+TEST_F(RowKeyTest, ThatNoneAreWantedIsForMeansAlone) {
+  Start(1);
+  Frame push = MakePushFrame(0, 1, {Rows{{5}, {1, 1}, {}}});
+  Buffer none = Buffer::CopyOf(push.payload.span());
+  StoreLittle(none.mutable_span(), 4, 0xFFFFFFFFu);
+  Send(MakeFrame(push.header, none));
+  EXPECT_THAT(Error(0), HasSubstr("rows are wanted, at most"));
 }
 
 TEST_F(RowKeyTest, AFullServerFailsTheRoundAndSaysWhatToSet) {

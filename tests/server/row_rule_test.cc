@@ -1,5 +1,6 @@
 #include "server/rows/row_rule.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "gmock/gmock.h"
@@ -153,6 +154,9 @@ TEST(RowRules, HaveOneCanonicalForm) {
             "adagrad(initial=0.5)");
   EXPECT_EQ(RowRuleSpec::Parse("adamw(correction=row)")->text(), "adamw(correction=row)");
   EXPECT_EQ(RowRuleSpec::Parse("adamw(correction=step)")->text(), "adamw");
+  EXPECT_EQ(RowRuleSpec::Parse("mean")->text(), "mean");
+  EXPECT_TRUE(RowRuleSpec::Parse("mean")->is_mean());
+  EXPECT_FALSE(RowRuleSpec::Parse("mean(decay=1)").ok());
   EXPECT_FALSE(RowRuleSpec::Parse("adagrad(eps=0)").ok());
   EXPECT_FALSE(RowRuleSpec::Parse("sgd(momentum=0.9)").ok());
 }
@@ -171,6 +175,27 @@ TEST(RowTables, AreValues) {
   EXPECT_THAT(row, ::testing::ElementsAre(3, 4));
 }
 
+TEST(RowTables, AreScannedInShortLooksEvenIfNothingHasChanged) {
+  constexpr size_t kMany = 70000;
+  const auto rule = MakeRowRule(*RowRuleSpec::Parse("sgd"));
+  RowTable table({}, rule.get(), 1, 0);
+  for (uint64_t id = 0; id < kMany; ++id) table.Set(id, std::vector<float>{1});
+  const RowTable::Scanned first = table.Scan(0, /*since=*/9, 10);
+  EXPECT_TRUE(first.records.empty());
+  EXPECT_GT(first.next, 0u);
+  EXPECT_LT(first.next, table.places());
+  EXPECT_EQ(table.Scan(first.next, /*since=*/9, 10).next, 0u);
+  size_t told = 0;
+  uint64_t place = 0;
+  do {
+    const RowTable::Scanned piece = table.Scan(place, /*since=*/0, 1000);
+    told += piece.records.size();
+    EXPECT_TRUE(std::ranges::is_sorted(piece.records));
+    place = piece.next;
+  } while (place != 0);
+  EXPECT_EQ(told, kMany);
+}
+
 TEST(RowTables, TakeNoMoreMemoryThanPromised) {
   constexpr size_t kWide = 64;
   const auto rule = MakeRowRule(*RowRuleSpec::Parse("adagrad"));
@@ -179,30 +204,6 @@ TEST(RowTables, TakeNoMoreMemoryThanPromised) {
   for (uint64_t id = 0; id < 20000; ++id) table.Set(id * 977, row);
   EXPECT_LE(static_cast<double>(table.bytes()) / 20000, 4 * kWide * 2 + 44);
 }
-
-// The promises of a store, for each implementation.
-class RowStores : public ::testing::TestWithParam<std::unique_ptr<RowStore> (*)(size_t)> {};
-
-TEST_P(RowStores, FindWhatWasInserted) {
-  const auto store = GetParam()(3);
-  EXPECT_EQ(store->Find(5), nullptr);
-  for (uint64_t id = 0; id < 1000; ++id) store->Insert(id)[0] = static_cast<float>(id);
-  for (uint64_t id = 0; id < 1000; id += 2) EXPECT_TRUE(store->Erase(id));
-  EXPECT_FALSE(store->Erase(0));
-  for (uint64_t id = 2000; id < 2600; ++id) store->Insert(id)[0] = static_cast<float>(id);
-  EXPECT_EQ(store->size(), 1100u);
-  const auto clone = store->Clone();
-  store->Erase(1);
-  size_t visited = 0;
-  clone->ForEach([&](uint64_t id, const float* record) {
-    ++visited;
-    EXPECT_EQ(record[0], static_cast<float>(id));
-    EXPECT_EQ(clone->Find(id)[0], record[0]);
-  });
-  EXPECT_EQ(visited, 1100u);
-}
-
-INSTANTIATE_TEST_SUITE_P(All, RowStores, ::testing::Values(&MakeMemoryRowStore));
 
 }  // namespace
 }  // namespace bdn

@@ -153,6 +153,45 @@ static void rows_on_servers(bdn_worker* worker) {
   must(bdn_fetch_rows(worker, &rows, 1, &ticket), "bdn_fetch_rows");
   must(bdn_wait(worker, ticket, 60.0, NULL), "bdn_wait of a fetch");
   expect(memcmp(fetched, told, sizeof told) == 0, "a fetch gives the same rows");
+  if (bdn_rank(worker) == 0) {
+    bdn_table_layout layout;
+    bdn_row_scan scan;
+    bdn_row_records set;
+    uint64_t ids[4];
+    float records[4][4]; /* two elements, no moments, two counters */
+    uint32_t found = 0;
+
+    layout.struct_size = sizeof layout;
+    must(bdn_get_table_layout(worker, id, &layout), "bdn_get_table_layout");
+    expect(layout.width == 2 && layout.moments == 0, "the layout of a record");
+    memset(&scan, 0, sizeof scan);
+    scan.struct_size = sizeof scan;
+    scan.table = id;
+    scan.room = 4;
+    scan.ids = ids;
+    scan.records = records;
+    for (; scan.bucket < layout.buckets; ++scan.bucket) {
+      must(bdn_scan_rows(worker, &scan, &ticket), "bdn_scan_rows");
+      must(bdn_wait(worker, ticket, 60.0, NULL), "bdn_wait of a scan");
+      expect(scan.cursor == 0 && scan.updates == 1, "a short table comes in one piece");
+      if (scan.count == 0) continue;
+      ++found;
+      expect(ids[0] == 7 && memcmp(records[0], told + 2, 8) == 0, "the record of the row");
+      memset(&set, 0, sizeof set);
+      set.struct_size = sizeof set;
+      set.table = id;
+      set.updates = scan.updates;
+      set.ids = ids;
+      set.num_ids = 1;
+      set.records = records;
+      must(bdn_set_row_records(worker, &set, &ticket), "bdn_set_row_records");
+      must(bdn_wait(worker, ticket, 60.0, NULL), "bdn_wait of records");
+    }
+    expect(found == 1, "one row is stored");
+    set.replaces = 2;
+    expect(bdn_set_row_records(worker, &set, &ticket) == BDN_INVALID_ARGUMENT,
+           "replaces is 0 or 1");
+  }
   rows.table = 12345;
   expect(bdn_fetch_rows(worker, &rows, 1, &ticket) == BDN_NOT_FOUND, "no such table");
 }

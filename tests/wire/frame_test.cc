@@ -1,5 +1,6 @@
 #include "common/wire/frame.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <limits>
@@ -8,6 +9,7 @@
 #include <set>
 
 #include "common/wire/message.h"
+#include "common/wire/row_records.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/reference/wire_reference.h"
@@ -139,6 +141,16 @@ std::map<std::string, Frame> GoldenFrames() {
   const uint8_t wanted[] = {0, 0, 0, 0, 3, 0, 0, 0, 3, 3, 1};  // the rows 3, 4 and 9
   frames["fetch_rows"] = MakeFrame(state(FrameType::kFetch, 4, StatePart::kRows),
                                    Buffer::CopyOf(std::as_bytes(std::span(wanted))));
+  frames["fetch_records"] = MakeFrame(state(FrameType::kFetch, 4, StatePart::kRecords),
+                                      EncodeRecordsAsk({.cursor = 64, .since = 3, .most = 1000}));
+  const std::vector<uint64_t> held = {3, 9};
+  MutableByteSpan records;
+  Buffer value = MakeRecords({.next = 128, .updates = 12}, held, RecordBytes(1, 0), &records);
+  const uint32_t record[] = {0x3f800000, 5, 12, 0xc0000000, 1, 4};  // of 1.0 and -2.0
+  std::ranges::copy(std::as_bytes(std::span(record)), records.begin());
+  frames["value_records"] = MakeFrame(Changed(state(FrameType::kValue, 1, StatePart::kRecords),
+                                              [](FrameHeader& h) { h.base_step = 12; }),
+                                      value);
   frames["value_counters"] = MakeFrame(Changed(state(FrameType::kValue, 1, StatePart::kCounters),
                                                [](FrameHeader& h) { h.base_step = 12; }),
                                        counters);
@@ -372,7 +384,7 @@ TEST(FrameTest, NamesTheFieldThatIsWrong) {
             is_of_round ? "saved_step is" : "element_offset is");
   }
   for (const uint8_t type : {5, 6, 7}) {
-    invalid(With(With(uncoded, 8, type), 11, uint8_t{12}), "unknown part 12");
+    invalid(With(With(uncoded, 8, type), 11, uint8_t{13}), "unknown part 13");
   }
   for (const uint8_t type : {1, 2, 4, 5, 6, 8, 9}) {
     invalid(With(With(uncoded, 8, type), 32, uint64_t{1}), "base_step is 1 on a");
@@ -439,13 +451,16 @@ TEST(FrameTest, FetchCarriesNothingOrADigestOrNamesRows) {
   FrameHeader header = PushHeader();
   header.type = FrameType::kFetch;
   header.codec = 0;
-  for (const uint32_t bytes : {0u, 1u, 31u, 32u, 33u, 1u << 30}) {
+  for (const uint32_t bytes : {0u, 1u, 23u, 24u, 25u, 31u, 32u, 33u, 1u << 30}) {
     header.payload_bytes = bytes;
     EXPECT_EQ(DecodeHeader(Span(HeaderBytes(header))).ok(), bytes == 0 || bytes == 32) << bytes;
     ExpectBothAgree(HeaderBytes(header));
     FrameHeader of_rows = header;
     of_rows.part = StatePart::kRows;
     EXPECT_TRUE(DecodeHeader(Span(HeaderBytes(of_rows))).ok()) << bytes;
+    ExpectBothAgree(HeaderBytes(of_rows));
+    of_rows.part = StatePart::kRecords;
+    EXPECT_EQ(DecodeHeader(Span(HeaderBytes(of_rows))).ok(), bytes == 0 || bytes == 24) << bytes;
     ExpectBothAgree(HeaderBytes(of_rows));
   }
 }

@@ -161,6 +161,23 @@ TEST(RowBlocks, OfAnotherBucketOrBoundAreRefused) {
   EXPECT_FALSE(ReadRowBlock(Span(MakeBlock({beyond}, {}, 2)), limits, &block).ok());
 }
 
+TEST(RowBlocks, MaySayThatNoneAreWantedWhereTheRuleIsMean) {
+  Bytes bytes(RowBlockBytes({}, {}, 2));
+  (void)WriteRowBlock({}, {}, std::as_writable_bytes(std::span(bytes)), /*wants_none=*/true);
+  RowBlock block;
+  EXPECT_FALSE(ReadRowBlock(Span(bytes), {.row_bytes = 2, .most_wanted = 9}, &block).ok());
+  rows_reference::Facts facts{.row_bytes = 2, .most_wanted = 9};
+  EXPECT_FALSE(rows_reference::ReadBlocks(bytes, facts).has_value());
+  const RowLimits limits{.row_bytes = 2, .most_wanted = 9, .takes_none = true};
+  ASSERT_TRUE(ReadRowBlock(Span(bytes), limits, &block).ok());
+  EXPECT_TRUE(block.wants_none);
+  EXPECT_THAT(block.wanted, ::testing::IsEmpty());
+  facts.is_mean = true;
+  const auto reference = rows_reference::ReadBlocks(bytes, facts);
+  ASSERT_TRUE(reference.has_value());
+  EXPECT_TRUE((*reference)[0]->wants_none);
+}
+
 TEST(RowParts, AreRefusedWhereTheyDoNotFit) {
   const std::vector<std::optional<size_t>> lengths = {5, std::nullopt};
   RowPayload payload = MakeRowPayload(lengths);

@@ -341,6 +341,163 @@ TEST(RowCluster, WrongArraysAreRefusedBeforeAnythingIsSent) {
   EXPECT_EQ(worker.Wait(*worker.PushRows(step), kLong)->step, 1u);
 }
 
+// The records of a table, by id.
+using RecordMap = std::map<uint64_t, std::vector<std::byte>>;
+
+RecordMap ScanAll(Worker& worker, uint32_t table, uint64_t since, size_t room, uint64_t* updates) {
+  const TableLayout layout = *worker.LayoutOf(table);
+  const size_t bytes = (layout.width + layout.moment_floats + 2) * sizeof(float);
+  RecordMap found;
+  for (uint32_t bucket = 0; bucket < layout.buckets; ++bucket) {
+    uint64_t cursor = 0;
+    do {
+      Ids ids(room);
+      std::vector<std::byte> records(room * bytes);
+      uint64_t count = 99;
+      const auto ticket = worker.ScanRecords({.table = table,
+                                              .bucket = bucket,
+                                              .cursor = cursor,
+                                              .since = since,
+                                              .room = room,
+                                              .ids = ids.data(),
+                                              .records = records.data(),
+                                              .next = &cursor,
+                                              .count = &count,
+                                              .updates = updates});
+      EXPECT_TRUE(ticket.ok()) << ticket.status();
+      Must(worker.Wait(*ticket, kLong).status());
+      for (size_t i = 0; i < count; ++i) {
+        const auto first = records.begin() + static_cast<ptrdiff_t>(i * bytes);
+        EXPECT_TRUE(found.try_emplace(ids[i], first, first + static_cast<ptrdiff_t>(bytes)).second);
+      }
+    } while (cursor != 0);
+  }
+  return found;
+}
+
+TEST(RowCluster, RecordsMakeTheSameTableInAJobOfAnotherSize) {
+  const Spec spec{.rule = "adamw"};
+  RecordMap saved;
+  uint64_t updates = 0;
+  Floats rows;
+  const auto step = [&](Worker& worker, uint32_t table, int number) {
+    const Ids touched = Touched(number, 0);
+    const Floats gradients = Gradients(number, 0, touched.size());
+    RowsPush push{.learning_rate = kRate};
+    push.tables.push_back({table, touched, gradients.data(), {}, nullptr});
+    Must(worker.Wait(*worker.PushRows(push), kLong).status());
+  };
+  Floats expected;
+  {
+    ClusterRig rig(1, {"--servers=3", "--row-buckets=16"});
+    Worker& worker = rig.worker(0);
+    const uint32_t table = worker.Declare({Table("t", spec)}, kLong)->front();
+    for (int i = 1; i <= 3; ++i) step(worker, table, i);
+    saved = ScanAll(worker, table, 0, 5, &updates);
+    rows = Fetch(worker, table, AllIds());
+    step(worker, table, 4);
+    expected = Fetch(worker, table, AllIds());
+    uint64_t now = 0;
+    const RecordMap changed = ScanAll(worker, table, updates, 1000, &now);
+    EXPECT_EQ(now, 4u);
+    const Ids touched = Touched(4, 0);
+    EXPECT_EQ(changed.size(), std::set<uint64_t>(touched.begin(), touched.end()).size());
+  }
+  EXPECT_EQ(updates, 3u);
+  EXPECT_GT(saved.size(), 20u);
+  ClusterRig rig(1, {"--servers=1", "--row-buckets=4"});
+  Worker& worker = rig.worker(0);
+  const uint32_t table = worker.Declare({Table("t", spec)}, kLong)->front();
+  step(worker, table, 9);  // which is forgotten
+  Ids ids;
+  std::vector<std::byte> records;
+  for (const auto& [id, record] : saved) {
+    ids.push_back(id);
+    records.insert(records.end(), record.begin(), record.end());
+  }
+  RecordsSet set{
+      .table = table, .ids = ids, .records = records.data(), .updates = updates, .replaces = true};
+  Must(worker.Wait(*worker.SetRecords(set), kLong).status());
+  uint64_t again = 0;
+  EXPECT_EQ(ScanAll(worker, table, 0, 1000, &again), saved);
+  EXPECT_EQ(again, updates);
+  EXPECT_EQ(Fetch(worker, table, AllIds()), rows);
+  step(worker, table, 4);
+  EXPECT_EQ(Fetch(worker, table, AllIds()), expected);
+  ids.push_back(ids[0]);
+  set.ids = ids;
+  records.resize(records.size() * 2);
+  set.records = records.data();
+  EXPECT_THAT(std::string(worker.SetRecords(set).status().message()),
+              HasSubstr("the row at position 0 is set again"));
+}
+
+TEST(RowCluster, MeansOfRowsReachAllOrThoseThatWantThem) {
+  for (const int servers : {1, 3}) {
+    for (const int buckets : {1, 16}) {
+      ClusterRig rig(3, Flags(servers, buckets));
+      rig.OnEach([&](Worker& worker, int rank) {
+        const auto ids =
+            worker.Declare({Table("a", {.rule = "mean"}), Table("b", {.rule = "mean"})}, kLong);
+        ASSERT_TRUE(ids.ok()) << ids.status();
+        // Rank 2 has nothing of either, and gets all. Rank 1 wants two rows.
+        const Ids touched = rank == 0 ? Ids{3, 9, 3} : Ids{9, 150};
+        const Floats gradients(touched.size() * kWidth, rank == 0 ? 3.0f : 6.0f);
+        const Ids wanted = {150, 4, 150};
+        Floats out(wanted.size() * kWidth, -1.0f);
+        RowsPush push;
+        if (rank == 0) push.tables.push_back({(*ids)[0], touched, gradients.data(), {}, nullptr});
+        if (rank == 1) {
+          push.tables.push_back({(*ids)[0], touched, gradients.data(), wanted, out.data()});
+        }
+        if (rank == 2) push.tables.push_back({(*ids)[0], {}, nullptr, {}, nullptr});
+        const auto ticket = worker.PushRows(push);
+        ASSERT_TRUE(ticket.ok()) << ticket.status();
+        const auto done = worker.Wait(*ticket, kLong);
+        ASSERT_TRUE(done.ok()) << done.status();
+        EXPECT_FALSE(done->absent);
+        EXPECT_EQ(worker.Summed((*ids)[1]).status().code(), absl::StatusCode::kNotFound);
+        const auto summed = worker.Summed((*ids)[0]);
+        if (rank == 1) {
+          Floats expected(kWidth, 2.0f);
+          expected.insert(expected.end(), kWidth, 0.0f);
+          expected.insert(expected.end(), kWidth, 2.0f);
+          EXPECT_EQ(out, expected);
+          EXPECT_EQ(summed.status().code(), absl::StatusCode::kNotFound);
+          return;
+        }
+        ASSERT_TRUE(summed.ok()) << summed.status();
+        EXPECT_EQ(summed->ids, Ids({3, 9, 150}));
+        EXPECT_EQ(summed->rows[0], 2.0f);
+        EXPECT_EQ(summed->rows[kWidth], 3.0f);
+        EXPECT_EQ(summed->rows[2 * kWidth], 2.0f);
+      });
+      EXPECT_EQ(rig.held().rows, 0u);
+    }
+  }
+}
+
+TEST(RowCluster, MeansThatAreNotFiniteAreSaidToBeSo) {
+  ClusterRig rig(2, Flags(1, 4));
+  rig.OnEach([&](Worker& worker, int rank) {
+    const uint32_t table = worker.Declare({Table("t", {.rule = "mean"})}, kLong)->front();
+    const Ids touched = {7};
+    const Floats gradients(kWidth, rank == 0 ? HUGE_VALF : 1.0f);
+    Floats out(kWidth, 0.0f);
+    RowsPush push;
+    push.tables.push_back({table, touched, gradients.data(), touched, out.data()});
+    const auto done = worker.Wait(*worker.PushRows(push), kLong);
+    ASSERT_TRUE(done.ok()) << done.status();
+    EXPECT_TRUE(done->nonfinite);
+    for (const float value : out) EXPECT_TRUE(std::isnan(value));
+    EXPECT_EQ(worker.Summed(table).status().code(), absl::StatusCode::kNotFound);
+    // What servers do not hold cannot be fetched, set or scanned.
+    const TableRows wants{.table = table, .wanted = touched, .out = out.data()};
+    EXPECT_FALSE(worker.Wait(*worker.FetchRows({&wants, 1}), kLong).ok());
+    EXPECT_FALSE(worker.Wait(*worker.SetRecords({.table = table, .updates = 1}), kLong).ok());
+  });
+}
+
 TEST(RowCluster, AWaitNamesTheTableAndTheRank) {
   ClusterRig rig(2, Flags(1, 4));
   rig.OnEach([&](Worker& worker, int rank) {
@@ -388,7 +545,6 @@ TEST(RowCluster, WhatCannotBeIsRefusedWithItsReason) {
   EXPECT_THAT(refused({.pull = "delta(int8)"}), HasSubstr("a delta would be kept"));
   EXPECT_THAT(refused({.push = "dither"}), HasSubstr("int8, int4 and int2 can"));
   EXPECT_THAT(refused({.rule = "sgd(momentum=0.9)"}), HasSubstr("momentum moves rows"));
-  EXPECT_THAT(refused({.rule = "mean"}), HasSubstr("mean is of tensors"));
   EXPECT_THAT(refused({.width = 1025}), HasSubstr("a row has 1 to 1024"));
   EXPECT_THAT(refused({.width = 0}), HasSubstr("no elements"));
 }

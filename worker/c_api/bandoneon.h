@@ -477,7 +477,7 @@ typedef struct bdn_table {
   uint64_t rows;      /* ids are below it; 0: any id */
   uint32_t width;     /* elements of a row, 1 to 1024 */
   uint32_t group;     /* of one declaration, group, width and specs, tables share frames */
-  const char* rule;   /* the servers' update rule; NULL for "sgd" */
+  const char* rule;   /* the servers' update rule, or "mean"; NULL for "sgd" */
   const char* push;   /* the codec of each gradient row; NULL for "none" */
   const char* pull;   /* the codec of each row that is told, rounding to nearest; NULL for "none" */
   const char* init;   /* a row's first value: "zeros" (NULL), "constant", "uniform", "normal" */
@@ -491,8 +491,11 @@ BDN_API int bdn_declare_tables(bdn_worker* worker, const bdn_table* tables, size
                                uint32_t* ids, double timeout_seconds);
 
 typedef struct bdn_rows {
-  size_t struct_size;  /* sizeof(bdn_rows) */
-  const uint64_t* ids; /* of the gradients, in any order, an id as often as it was touched */
+  size_t struct_size; /* sizeof(bdn_rows) */
+  /* Of the gradients, in any order, an id as often as it was touched. NULL in a push that wants
+   * nothing either: the table takes part without a gradient. An empty list is a gradient of no
+   * rows, which counts as an update. */
+  const uint64_t* ids;
   size_t num_ids;
   const float* gradients; /* float32[num_ids][width]; those of one id are added in their order */
   const uint64_t* wanted; /* ids, in any order */
@@ -520,12 +523,65 @@ typedef struct bdn_rows_step {
  * they were. BDN_INVALID_ARGUMENT names table, id and position, and nothing was sent. */
 BDN_API int bdn_push_rows(bdn_worker* worker, const bdn_rows_step* step, const bdn_rows* rows,
                           size_t count, bdn_ticket* ticket);
+/* Of a table whose rule is "mean" the servers hold no rows: nothing is set or fetched. A worker
+ * that wants rows gets their means in `out`, zeros for those that nobody has pushed. Who wants none
+ * gets the means of all rows that any worker has pushed in a step: once the ticket of the last step
+ * is done, this copies those of one table: uint64[count], rising, and float32[count][width]. It
+ * copies nothing, and sets `count` alone, where `room`, in rows, is less. BDN_NOT_FOUND: no worker
+ * has pushed anything of the table in that step. */
+BDN_API int bdn_summed_rows(bdn_worker* worker, uint32_t table, uint64_t room, uint64_t* ids,
+                            float* rows, uint64_t* count);
 /* Fetches the wanted rows as the servers have them now. num_ids is 0. */
 BDN_API int bdn_fetch_rows(bdn_worker* worker, const bdn_rows* rows, size_t count,
                            bdn_ticket* ticket);
 /* Sets rows, which are `gradients`, each id once, with fresh moments. For one rank, always the
  * same, while no worker steps the table. num_wanted is 0. */
 BDN_API int bdn_set_rows(bdn_worker* worker, const bdn_rows* rows, bdn_ticket* ticket);
+
+/* A record is all that a server holds of a row: float32[width], its value; float32[moments]; and
+ * uint32[2]: the updates of the row, and those of the table when the row was changed last, that one
+ * included. A table's records, from all of its buckets, are the table: they may be set in a job
+ * with another number of workers, servers and buckets. */
+typedef struct bdn_table_layout {
+  size_t struct_size; /* sizeof(bdn_table_layout) */
+  uint32_t width;
+  uint32_t moments; /* floats that the rule keeps of a row */
+  uint32_t buckets;
+  uint32_t reserved;
+} bdn_table_layout;
+BDN_API int bdn_get_table_layout(bdn_worker* worker, uint32_t table, bdn_table_layout* layout);
+
+/* A piece of the records of one bucket of a table. */
+typedef struct bdn_row_scan {
+  size_t struct_size; /* sizeof(bdn_row_scan) */
+  uint32_t table;     /* from bdn_declare_tables */
+  uint32_t bucket;    /* 0 to buckets - 1 */
+  uint64_t cursor;    /* 0, then as the piece before has left it; the next cursor, 0 at the end */
+  uint64_t since;     /* records changed after so many updates of the table; 0: all */
+  uint64_t room;      /* for so many records, 1 or more */
+  uint64_t* ids;      /* gets uint64[count], rising */
+  void* records;      /* gets the records, one after the other */
+  uint64_t count;     /* gets the number that came; it may be 0 before the end */
+  uint64_t updates;   /* gets the updates of the table */
+} bdn_row_scan;
+/* Fetches the next piece of a scan, which must stay where it is until the ticket is done. What
+ * comes is as it is now: for a whole table, no worker may step it between the pieces. */
+BDN_API int bdn_scan_rows(bdn_worker* worker, bdn_row_scan* scan, bdn_ticket* ticket);
+
+typedef struct bdn_row_records {
+  size_t struct_size;  /* sizeof(bdn_row_records) */
+  uint32_t table;      /* from bdn_declare_tables */
+  uint32_t replaces;   /* 1: all rows that the servers hold of the table are forgotten first */
+  uint64_t updates;    /* that the table counts from then on */
+  const uint64_t* ids; /* each once, in any order */
+  uint64_t num_ids;
+  const void* records; /* num_ids records, one after the other */
+} bdn_row_records;
+/* Sets records while no worker steps the table. Several ranks may set records, of rows that are
+ * different ones. BDN_INVALID_ARGUMENT names table and row; other records may have been set then.
+ */
+BDN_API int bdn_set_row_records(bdn_worker* worker, const bdn_row_records* records,
+                                bdn_ticket* ticket);
 
 /* ---- State and statistics ---- */
 

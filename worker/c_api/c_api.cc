@@ -394,6 +394,21 @@ int bdn_push_rows(bdn_worker* worker, const bdn_rows_step* step, const bdn_rows*
   });
 }
 
+int bdn_summed_rows(bdn_worker* worker, uint32_t table, uint64_t room, uint64_t* ids, float* rows,
+                    uint64_t* count) {
+  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
+    if (count == nullptr || (room > 0 && (ids == nullptr || rows == nullptr))) {
+      return bdn::InvalidArgument("ids, rows or count is null");
+    }
+    BDN_ASSIGN_OR_RETURN(const bdn::SummedRows summed, w.Summed(table));
+    *count = summed.ids.size();
+    if (room < *count) return absl::OkStatus();
+    std::copy(summed.ids.begin(), summed.ids.end(), ids);
+    std::copy(summed.rows.begin(), summed.rows.end(), rows);
+    return absl::OkStatus();
+  });
+}
+
 int bdn_fetch_rows(bdn_worker* worker, const bdn_rows* rows, size_t count, bdn_ticket* ticket) {
   return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
     if (ticket == nullptr) return bdn::InvalidArgument("ticket is null");
@@ -409,6 +424,36 @@ int bdn_set_rows(bdn_worker* worker, const bdn_rows* rows, bdn_ticket* ticket) {
     BDN_ASSIGN_OR_RETURN(const std::vector<bdn::TableRows> set, bdn::ToRows(rows, 1));
     if (!set[0].wanted.empty()) return bdn::InvalidArgument("rows that are set are not wanted");
     BDN_ASSIGN_OR_RETURN(*ticket, w.SetRows(set[0]));
+    return absl::OkStatus();
+  });
+}
+
+int bdn_get_table_layout(bdn_worker* worker, uint32_t table, bdn_table_layout* layout) {
+  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
+    BDN_RETURN_IF_ERROR(bdn::CheckStruct(layout, "bdn_table_layout"));
+    BDN_ASSIGN_OR_RETURN(const bdn::TableLayout found, w.LayoutOf(table));
+    layout->width = found.width;
+    layout->moments = found.moment_floats;
+    layout->buckets = found.buckets;
+    layout->reserved = 0;
+    return absl::OkStatus();
+  });
+}
+
+int bdn_scan_rows(bdn_worker* worker, bdn_row_scan* scan, bdn_ticket* ticket) {
+  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
+    if (ticket == nullptr) return bdn::InvalidArgument("ticket is null");
+    BDN_ASSIGN_OR_RETURN(const bdn::RecordsScan piece, bdn::ToRecordsScan(scan));
+    BDN_ASSIGN_OR_RETURN(*ticket, w.ScanRecords(piece));
+    return absl::OkStatus();
+  });
+}
+
+int bdn_set_row_records(bdn_worker* worker, const bdn_row_records* records, bdn_ticket* ticket) {
+  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
+    if (ticket == nullptr) return bdn::InvalidArgument("ticket is null");
+    BDN_ASSIGN_OR_RETURN(const bdn::RecordsSet set, bdn::ToRecordsSet(records));
+    BDN_ASSIGN_OR_RETURN(*ticket, w.SetRecords(set));
     return absl::OkStatus();
   });
 }

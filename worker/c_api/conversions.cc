@@ -157,6 +157,38 @@ absl::StatusOr<RowsPush> ToRowsPush(const bdn_rows_step* step) {
                   .priority = step->priority};
 }
 
+absl::StatusOr<RecordsScan> ToRecordsScan(bdn_row_scan* scan) {
+  BDN_RETURN_IF_ERROR(CheckStruct(scan, "bdn_row_scan"));
+  if (scan->ids == nullptr || scan->records == nullptr) {
+    return InvalidArgument("ids or records of a scan is null");
+  }
+  return RecordsScan{.table = scan->table,
+                     .bucket = scan->bucket,
+                     .cursor = scan->cursor,
+                     .since = scan->since,
+                     .room = scan->room,
+                     .ids = scan->ids,
+                     .records = static_cast<std::byte*>(scan->records),
+                     .next = &scan->cursor,
+                     .count = &scan->count,
+                     .updates = &scan->updates};
+}
+
+absl::StatusOr<RecordsSet> ToRecordsSet(const bdn_row_records* records) {
+  BDN_RETURN_IF_ERROR(CheckStruct(records, "bdn_row_records"));
+  if (records->num_ids > 0 && records->ids == nullptr) {
+    return InvalidArgument("ids of records is null");
+  }
+  if (records->replaces > 1) {
+    return InvalidArgument("bdn_row_records.replaces is %d", records->replaces);
+  }
+  return RecordsSet{.table = records->table,
+                    .ids = {records->ids, records->num_ids},
+                    .records = static_cast<const std::byte*>(records->records),
+                    .updates = records->updates,
+                    .replaces = records->replaces == 1};
+}
+
 absl::StatusOr<DeviceExchanges::Push> ToPush(const bdn_push* push) {
   BDN_RETURN_IF_ERROR(CheckStruct(push, "bdn_push"));
   if (push->device < BDN_HOST) {

@@ -53,6 +53,8 @@ absl::StatusOr<DeviceExchanges::Push> ToPush(const bdn_push* push);
 absl::StatusOr<TensorDeclaration> ToTable(const bdn_table& given);
 absl::StatusOr<std::vector<TableRows>> ToRows(const bdn_rows* rows, size_t count);
 absl::StatusOr<RowsPush> ToRowsPush(const bdn_rows_step* step);
+absl::StatusOr<RecordsScan> ToRecordsScan(bdn_row_scan* scan);
+absl::StatusOr<RecordsSet> ToRecordsSet(const bdn_row_records* records);
 
 // Returns a codec's BDN_CODEC_... traits, or-ed.
 uint32_t TraitsOf(const CodecSchedule& schedule);

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "common/base/status.h"
 #include "common/wire/headers.h"
 #include "common/wire/message.h"
+#include "common/wire/row_block.h"
 
 namespace bdn {
 namespace {
@@ -80,7 +82,7 @@ absl::Status RowExchanges::FindGroups(std::span<const TableRows> tables, Call* c
 }
 
 absl::StatusOr<std::shared_ptr<RowExchanges::Call>> RowExchanges::Begin(
-    std::span<const TableRows> tables) {
+    std::span<const TableRows> tables, bool is_cut) {
   if (tables.empty()) return InvalidArgument("a call about rows names no table");
   auto call = std::make_shared<Call>();
   {
@@ -94,7 +96,7 @@ absl::StatusOr<std::shared_ptr<RowExchanges::Call>> RowExchanges::Begin(
       BDN_RETURN_IF_ERROR(CheckTableRows(rows, group.link->tables[i], group.link->width));
       group.in_call[i] = SplitTable(rows, group.link->buckets);
     }
-    BDN_RETURN_IF_ERROR(CheckRowFrames(*group.link, group.in_call));
+    if (!is_cut) BDN_RETURN_IF_ERROR(CheckRowFrames(*group.link, group.in_call));
   }
   return call;
 }
@@ -116,7 +118,7 @@ absl::StatusOr<TicketId> RowExchanges::Push(const RowsPush& push) {
     return InvalidArgument("rows are pushed with weight %g, loss scale %g and learning rate %g",
                            push.weight, push.loss_scale, push.learning_rate);
   }
-  BDN_ASSIGN_OR_RETURN(const std::shared_ptr<Call> call, Begin(push.tables));
+  BDN_ASSIGN_OR_RETURN(const std::shared_ptr<Call> call, Begin(push.tables, /*is_cut=*/false));
   // The draws depend on the step, so it is known before the frames are made; it is taken, in Start,
   // only when nothing can fail any more. Calls go one at a time, so it stays what it is.
   {
@@ -132,6 +134,7 @@ absl::StatusOr<TicketId> RowExchanges::Push(const RowsPush& push) {
   for (size_t g = 0; g < call->groups.size(); ++g) {
     Group& group = call->groups[g];
     const RowLink& link = *group.link;
+    if (link.rule.is_mean()) group.means.resize(link.buckets);
     const size_t first = requests.size();
     bool is_finite = true;
     for (uint32_t bucket = 0; bucket < link.buckets; ++bucket) {
@@ -147,6 +150,10 @@ absl::StatusOr<TicketId> RowExchanges::Push(const RowsPush& push) {
       if (is_finite) {
         payload = EncodeRowPush(link, bucket, group.in_call, scale, group.step, draws_);
         is_finite = payload.has_value();
+      }
+      if (payload.has_value() && payload->empty()) {
+        header.codec = 0;
+        header.flags = kFlagAbsent;
       }
       pending.request.frame =
           MakeFrame(header, payload.has_value() ? *std::move(payload) : Buffer(), with_checksum);
@@ -168,7 +175,7 @@ absl::StatusOr<TicketId> RowExchanges::Fetch(std::span<const TableRows> tables) 
   for (const TableRows& rows : tables) {
     if (!rows.ids.empty()) return InvalidArgument("a fetch has wanted ids, and no rows");
   }
-  BDN_ASSIGN_OR_RETURN(const std::shared_ptr<Call> call, Begin(tables));
+  BDN_ASSIGN_OR_RETURN(const std::shared_ptr<Call> call, Begin(tables, /*is_cut=*/false));
   std::vector<Pending> requests;
   for (size_t g = 0; g < call->groups.size(); ++g) {
     const Group& group = call->groups[g];
@@ -191,18 +198,12 @@ absl::StatusOr<TicketId> RowExchanges::Fetch(std::span<const TableRows> tables) 
 
 absl::StatusOr<TicketId> RowExchanges::Set(const TableRows& rows) {
   MutexLock one_at_a_time(&calls_);
-  BDN_ASSIGN_OR_RETURN(const std::shared_ptr<Call> call, Begin({&rows, 1}));
+  size_t segment = 0;
+  BDN_ASSIGN_OR_RETURN(const std::shared_ptr<Call> call, BeginOne(rows, &segment));
   const Group& group = call->groups[0];
   const RowLink& link = *group.link;
-  size_t segment = 0;
-  while (group.in_call[segment] == nullptr) ++segment;
   const TableInCall& table = *group.in_call[segment];
-  for (size_t i = 0; i < table.ids.size(); ++i) {
-    if (table.ids.positions(i).size() == 1) continue;
-    return InvalidArgument("table '%s': the row at position %d is set again at position %d",
-                           link.tables[segment].name, table.ids.positions(i)[0],
-                           table.ids.positions(i)[1]);
-  }
+  BDN_RETURN_IF_ERROR(CheckEachOnce(link, segment, table.ids));
   for (size_t i = 0; i < rows.ids.size() * link.width; ++i) {
     if (std::isfinite(rows.gradients[i])) continue;
     return InvalidArgument("table '%s': row %d, at position %d, has an element that is not finite",
@@ -225,6 +226,159 @@ absl::StatusOr<TicketId> RowExchanges::Set(const TableRows& rows) {
     }
   }
   BDN_RETURN_IF_ERROR(Start(call, std::move(requests), rows.table, 0));
+  return call->ticket;
+}
+
+absl::StatusOr<std::shared_ptr<RowExchanges::Call>> RowExchanges::BeginOne(const TableRows& rows,
+                                                                           size_t* segment) {
+  BDN_ASSIGN_OR_RETURN(std::shared_ptr<Call> call, Begin({&rows, 1}, /*is_cut=*/true));
+  const TablesInCall& tables = call->groups[0].in_call;
+  *segment = 0;
+  while (tables[*segment] == nullptr) ++*segment;
+  return call;
+}
+
+absl::Status RowExchanges::CheckEachOnce(const RowLink& link, size_t segment, const RowSet& ids) {
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids.positions(i).size() == 1) continue;
+    return InvalidArgument("table '%s': the row at position %d is set again at position %d",
+                           link.tables[segment].name, ids.positions(i)[0], ids.positions(i)[1]);
+  }
+  return absl::OkStatus();
+}
+
+FrameHeader RowExchanges::RecordsHeader(FrameType type, const Group& group, uint32_t bucket,
+                                        size_t segment) {
+  const size_t width = group.link->width;
+  return StateHeader(type,
+                     {.part = StatePart::kRecords,
+                      .key = group.buckets[bucket]->id(),
+                      .num_elements = width * group.link->tables.size(),
+                      .element_offset = width * segment},
+                     /*step=*/0, /*request=*/0);
+}
+
+absl::StatusOr<SummedRows> RowExchanges::Summed(uint32_t table) {
+  std::vector<const SummedRows*> parts;
+  std::shared_ptr<Call> call;
+  size_t width = 0;
+  {
+    MutexLock lock(tensors_->mutex());
+    const Tensor* const found = tensors_->Find(table);
+    if (found == nullptr || found->parts.empty() || found->declaration.kind != KeyKind::kRows) {
+      return NotATable(table);
+    }
+    const Key first = found->parts[0].exchange->id();
+    const size_t segment = found->parts[0].segment;
+    const auto last = summed_.find(first);
+    if (last == summed_.end()) {
+      return NotFound("table '%s' has no means: no step of it has ended, or its rule is not mean",
+                      found->declaration.name);
+    }
+    call = last->second;
+    if (call->num_open != 0) {
+      return FailedPrecondition("table '%s': its step is still on its way; wait for its ticket",
+                                found->declaration.name);
+    }
+    width = found->declaration.elements;
+    for (const Group& group : call->groups) {
+      if (group.buckets[0]->id() != first) continue;
+      for (const auto& bucket : group.means) {
+        if (bucket.size() > segment && bucket[segment].has_value()) {
+          parts.push_back(&*bucket[segment]);
+        }
+      }
+    }
+    if (parts.empty()) {
+      return NotFound("table '%s': no worker has pushed anything of it in this step",
+                      found->declaration.name);
+    }
+  }
+  // All requests have ended, so that nothing changes the parts any more.
+  struct Row {
+    uint64_t id;
+    const float* values;
+  };
+  std::vector<Row> rows;
+  for (const SummedRows* const part : parts) {
+    for (size_t i = 0; i < part->ids.size(); ++i) {
+      rows.push_back({part->ids[i], part->rows.data() + i * width});
+    }
+  }
+  std::ranges::sort(rows, {}, &Row::id);
+  SummedRows all;
+  all.ids.reserve(rows.size());
+  all.rows.reserve(rows.size() * width);
+  for (const Row& row : rows) {
+    all.ids.push_back(row.id);
+    all.rows.insert(all.rows.end(), row.values, row.values + width);
+  }
+  return all;
+}
+
+absl::StatusOr<TableLayout> RowExchanges::LayoutOf(uint32_t table) {
+  MutexLock one_at_a_time(&calls_);
+  size_t segment = 0;
+  BDN_ASSIGN_OR_RETURN(const std::shared_ptr<Call> call, BeginOne({.table = table}, &segment));
+  const RowLink& link = *call->groups[0].link;
+  return TableLayout{.width = static_cast<uint32_t>(link.width),
+                     .moment_floats = static_cast<uint32_t>(link.rule.MomentFloats(link.width)),
+                     .buckets = link.buckets};
+}
+
+absl::StatusOr<TicketId> RowExchanges::Scan(const RecordsScan& scan) {
+  MutexLock one_at_a_time(&calls_);
+  size_t segment = 0;
+  BDN_ASSIGN_OR_RETURN(const std::shared_ptr<Call> call, BeginOne({.table = scan.table}, &segment));
+  const Group& group = call->groups[0];
+  const RowLink& link = *group.link;
+  if (scan.bucket >= link.buckets || scan.room == 0) {
+    return InvalidArgument("table '%s': a scan of bucket %d of %d, with room for %d records",
+                           link.tables[segment].name, scan.bucket, link.buckets, scan.room);
+  }
+  call->scan = scan;
+  const RecordsAsk ask{.cursor = scan.cursor,
+                       .since = scan.since,
+                       .most = static_cast<uint32_t>(std::min<size_t>(scan.room, kMostRows))};
+  std::vector<Pending> requests;
+  requests.push_back(MakePending(call, 0, scan.bucket));
+  requests.back().request.frame = MakeFrame(
+      RecordsHeader(FrameType::kFetch, group, scan.bucket, segment), EncodeRecordsAsk(ask));
+  BDN_RETURN_IF_ERROR(Start(call, std::move(requests), scan.table, 0));
+  return call->ticket;
+}
+
+absl::StatusOr<TicketId> RowExchanges::SetRecords(const RecordsSet& set) {
+  MutexLock one_at_a_time(&calls_);
+  size_t segment = 0;
+  BDN_ASSIGN_OR_RETURN(const std::shared_ptr<Call> call,
+                       BeginOne({.table = set.table,
+                                 .ids = set.ids,
+                                 .gradients = reinterpret_cast<const float*>(set.records)},
+                                &segment));
+  const Group& group = call->groups[0];
+  const RowLink& link = *group.link;
+  const TableInCall& table = *group.in_call[segment];
+  BDN_RETURN_IF_ERROR(CheckEachOnce(link, segment, table.ids));
+  const size_t record_bytes = RecordBytesOf(link);
+  const size_t most = std::max<size_t>(1, kInitBytes / record_bytes);
+  std::vector<Pending> requests;
+  for (uint32_t bucket = 0; bucket < link.buckets; ++bucket) {
+    const size_t count = table.ids.ids(bucket).size();
+    // A bucket without records is told of the table's updates, too.
+    size_t first = 0;
+    do {
+      const size_t part = std::min(most, count - first);
+      const RecordsHead head{
+          .next = 0, .updates = set.updates, .replaces = set.replaces && first == 0};
+      requests.push_back(MakePending(call, 0, bucket));
+      requests.back().request.frame =
+          MakeFrame(RecordsHeader(FrameType::kInit, group, bucket, segment),
+                    EncodeRecordsInit(bucket, table, set.records, record_bytes, head, first, part));
+      first += part;
+    } while (first < count);
+  }
+  BDN_RETURN_IF_ERROR(Start(call, std::move(requests), set.table, 0));
   return call->ticket;
 }
 
@@ -253,7 +407,9 @@ absl::Status RowExchanges::Start(std::shared_ptr<Call> call, std::vector<Pending
       for (const uint32_t id : group.tables) {
         if (group.step != 0) tensors_->at(id).pushed = group.step;
       }
+      if (!group.means.empty()) summed_[group.buckets[0]->id()] = call;
     }
+    call->num_open = requests.size();
     call->ticket = tickets_->Open({.tensor = table,
                                    .step = step,
                                    .parts = std::max<size_t>(1, requests.size()),
@@ -311,11 +467,31 @@ void RowExchanges::OnAnswer(Key key, RequestTable::Outcome outcome) {
 absl::Status RowExchanges::Decode(const Pending& pending, const Frame& answer) const {
   // An init has nothing to be read.
   if (pending.request.frame.header.type == FrameType::kInit) return absl::OkStatus();
-  if (answer.header.flags != 0) return absl::OkStatus();
+  const FrameHeader& asked = pending.request.frame.header;
   const Group& group = pending.call->groups[pending.group];
+  const bool is_of_means = asked.type == FrameType::kPush && group.link->rule.is_mean();
+  if (answer.header.flags != 0 && asked.part != StatePart::kRecords) {
+    // What was wanted of means that there are not.
+    const bool is_nonfinite = (answer.header.flags & kFlagNonFinite) != 0;
+    if (is_of_means) {
+      FillWanted(*group.link, pending.bucket, group.in_call,
+                 is_nonfinite ? std::numeric_limits<float>::quiet_NaN() : 0.0f);
+    }
+    return absl::OkStatus();
+  }
   Frame own = answer;
   Own(&own);
   BDN_RETURN_IF_ERROR(CheckPayload(own));
+  if (asked.part == StatePart::kRecords) {
+    return DecodeRecordsValue(*group.link, asked.element_offset / group.link->width,
+                              pending.call->scan, own.payload.span());
+  }
+  if (is_of_means) {
+    BDN_ASSIGN_OR_RETURN(
+        pending.call->groups[pending.group].means[pending.bucket],
+        DecodeMeans(*group.link, pending.bucket, group.in_call, own.payload.span()));
+    return absl::OkStatus();
+  }
   return DecodeRowAnswer(*group.link, pending.bucket, group.in_call, own.payload.span());
 }
 
@@ -328,7 +504,9 @@ void RowExchanges::Finish(Key key, Pending pending, RequestTable::Outcome outcom
       status.ok() && is_push && (outcome.frame->header.flags & kFlagNonFinite) != 0;
   // The reply of a step that was left out has no rows, so they are fetched: as they were before it.
   Buffer fetch;
-  if (is_nonfinite) fetch = EncodeRowFetch(pending.bucket, group.in_call);
+  if (is_nonfinite && !group.link->rule.is_mean()) {
+    fetch = EncodeRowFetch(pending.bucket, group.in_call);
+  }
   // The server sends a damaged reply again when it gets the same push again.
   const bool is_damaged =
       absl::IsDataLoss(status) && outcome.frame.ok() && pending.num_damaged < kMostDamaged;
@@ -356,6 +534,7 @@ void RowExchanges::Finish(Key key, Pending pending, RequestTable::Outcome outcom
     } else {
       const bool was_absent =
           status.ok() && is_push && (outcome.frame->header.flags & kFlagAbsent) != 0;
+      --pending.call->num_open;
       tickets_->EndPart(pending.call->ticket,
                         {.status = status,
                          .absent = was_absent,

@@ -39,10 +39,17 @@ class RowExchanges {
   absl::StatusOr<TicketId> Push(const RowsPush& push);
   absl::StatusOr<TicketId> Fetch(std::span<const TableRows> tables);
   absl::StatusOr<TicketId> Set(const TableRows& rows);
+  absl::StatusOr<SummedRows> Summed(uint32_t table);
+  absl::StatusOr<TableLayout> LayoutOf(uint32_t table);
+  absl::StatusOr<TicketId> Scan(const RecordsScan& scan);
+  absl::StatusOr<TicketId> SetRecords(const RecordsSet& set);
 
   // Forgets a key that was removed from the table. Called under the table's lock, by the table's
   // callback, of which the analysis does not know that.
-  void OnRemoved(Key key) ABSL_NO_THREAD_SAFETY_ANALYSIS { keys_.erase(key); }
+  void OnRemoved(Key key) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    keys_.erase(key);
+    summed_.erase(key);
+  }
 
  private:
   // The tables of a call that share keys.
@@ -52,10 +59,14 @@ class RowExchanges {
     std::vector<uint32_t> tables;         // ids of all tables of the group, by segment
     TablesInCall in_call;                 // by segment
     Step step = 0;                        // of a push
+    // Of tables whose rule is mean: what came, by bucket and segment.
+    std::vector<BucketMeans> means;
   };
   // A call, which its requests share.
   struct Call {
     std::vector<Group> groups;
+    RecordsScan scan;     // of a call of Scan
+    size_t num_open = 0;  // requests that have not ended; guarded by the table's lock
     TicketId ticket = 0;
   };
   struct Pending {
@@ -72,9 +83,17 @@ class RowExchanges {
   };
   using Ended = std::vector<TicketTable::Ended>;
 
-  // Finds the groups of the tables, and checks the arrays.
-  absl::StatusOr<std::shared_ptr<Call>> Begin(std::span<const TableRows> tables)
+  // Finds the groups of the tables, and checks the arrays. Where not `is_cut`, all of a call about
+  // a bucket goes in one frame, and must fit.
+  absl::StatusOr<std::shared_ptr<Call>> Begin(std::span<const TableRows> tables, bool is_cut)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(calls_);
+  // Begins a call about one table; its segment.
+  absl::StatusOr<std::shared_ptr<Call>> BeginOne(const TableRows& rows, size_t* segment)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(calls_);
+  // Checks that a call sets no row twice.
+  static absl::Status CheckEachOnce(const RowLink& link, size_t segment, const RowSet& ids);
+  static FrameHeader RecordsHeader(FrameType type, const Group& group, uint32_t bucket,
+                                   size_t segment);
   absl::Status FindGroups(std::span<const TableRows> tables, Call* call)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_->mutex());
   absl::StatusOr<std::shared_ptr<const RowLink>> LinkOf(const KeyExchange& key)
@@ -98,6 +117,8 @@ class RowExchanges {
   const std::function<void(Step step)> over_;
   Mutex calls_;  // taken before the table's lock: lets one call go on at a time, in their order
   std::map<Key, KeyQueue> keys_ ABSL_GUARDED_BY(tensors_->mutex());
+  // The last step of each group whose rule is mean, by the key of its first bucket.
+  std::map<Key, std::shared_ptr<Call>> summed_ ABSL_GUARDED_BY(tensors_->mutex());
 };
 
 }  // namespace bdn

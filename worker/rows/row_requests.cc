@@ -47,6 +47,27 @@ Draw DrawOfRow(const RowDraws& draws, uint64_t name_hash, uint64_t id, Step step
                .rank = draws.rank});
 }
 
+bool WantsSome(const TableInCall* table) { return table != nullptr && !table->wanted.empty(); }
+
+// Decodes the rows that a table wants of a bucket into the caller's array.
+absl::Status DecodeWanted(const RowLink& link, uint32_t bucket, const TableInCall& table,
+                          ByteSpan part) {
+  const RowSet& set = table.wanted;
+  const size_t count = set.ids(bucket).size();
+  BDN_ASSIGN_OR_RETURN(const ByteSpan rows, ReadRowAnswer(part, count, link.pull_row_bytes));
+  for (size_t j = 0; j < count; ++j) {
+    const ByteSpan row = rows.subspan(j * link.pull_row_bytes, link.pull_row_bytes);
+    BDN_RETURN_IF_ERROR(link.pull->Validate(row, link.width, DType::kFloat32));
+    const auto positions = set.positions(set.begin(bucket) + j);
+    float* const first = table.rows.out + positions[0] * link.width;
+    link.pull->Decode(row, 1.0f, {first, DType::kFloat32, link.width});
+    for (const uint32_t position : positions.subspan(1)) {
+      std::copy_n(first, link.width, table.rows.out + position * link.width);
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckTableRows(const TableRows& rows, const RowLink::Table& table, size_t width) {
@@ -61,6 +82,10 @@ absl::Status CheckTableRows(const TableRows& rows, const RowLink::Table& table, 
   }
   BDN_RETURN_IF_ERROR(CheckIdList(rows.ids, table, "ids"));
   return CheckIdList(rows.wanted, table, "wanted ids");
+}
+
+bool IsLeftOut(const TableInCall* table) {
+  return table == nullptr || (table->rows.ids.data() == nullptr && table->rows.wanted.empty());
 }
 
 std::unique_ptr<TableInCall> SplitTable(const TableRows& rows, uint32_t buckets) {
@@ -101,17 +126,20 @@ std::optional<Buffer> EncodeRowPush(const RowLink& link, uint32_t bucket,
                                     const RowDraws& draws) {
   std::vector<std::optional<size_t>> lengths(tables.size());
   for (size_t i = 0; i < tables.size(); ++i) {
-    if (tables[i] == nullptr) continue;
+    if (IsLeftOut(tables[i].get())) continue;
     lengths[i] = RowBlockBytes(IdsOf(tables[i].get(), bucket), WantedOf(tables[i].get(), bucket),
                                link.push_row_bytes);
   }
   const RowPayload payload = MakeRowPayload(lengths);
   std::vector<float> row(link.width);
   for (size_t i = 0; i < tables.size(); ++i) {
-    if (tables[i] == nullptr) continue;
+    if (!lengths[i].has_value()) continue;
     const TableInCall& table = *tables[i];
     const auto ids = table.ids.ids(bucket);
-    MutableByteSpan out = WriteRowBlock(ids, table.wanted.ids(bucket), payload.parts[i]);
+    // Of means a worker gets all, unless it says what it wants, and in which buckets nothing.
+    const auto wanted = table.wanted.ids(bucket);
+    const bool wants_none = link.rule.is_mean() && wanted.empty() && WantsSome(&table);
+    MutableByteSpan out = WriteRowBlock(ids, wanted, payload.parts[i], wants_none);
     for (size_t j = 0; j < ids.size(); ++j) {
       AddRows(table.ids, table.ids.begin(bucket) + j, table.rows.gradients, row);
       const Draw draw = DrawOfRow(draws, link.tables[i].name_hash, ids[j], step);
@@ -156,6 +184,104 @@ Buffer EncodeRowInit(const RowLink& link, uint32_t bucket, size_t segment, const
   return payload.bytes;
 }
 
+absl::StatusOr<BucketMeans> DecodeMeans(const RowLink& link, uint32_t bucket,
+                                        const TablesInCall& tables, ByteSpan payload) {
+  const auto bad = [&](const absl::Status& why) {
+    return Internal("table '%s': the means of rows of bucket %d: %s", link.tables[0].name, bucket,
+                    why.message());
+  };
+  const absl::StatusOr<RowParts> parts = ReadRowParts(payload, tables.size());
+  if (!parts.ok()) return bad(parts.status());
+  BucketMeans means(tables.size());
+  for (size_t i = 0; i < tables.size(); ++i) {
+    const std::optional<ByteSpan>& part = (*parts)[i];
+    if (WantsSome(tables[i].get())) {
+      if (tables[i]->wanted.ids(bucket).empty() == part.has_value()) {
+        return bad(InvalidArgument("part %d is there or not, against what is wanted", i));
+      }
+      if (!part.has_value()) continue;
+      const absl::Status read = DecodeWanted(link, bucket, *tables[i], *part);
+      if (!read.ok()) return bad(read);
+      continue;
+    }
+    if (!part.has_value()) continue;
+    const RowLimits limits{.row_bytes = link.pull_row_bytes,
+                           .bucket = bucket,
+                           .buckets = link.buckets,
+                           .rows = link.tables[i].spec.rows};
+    RowBlock block;
+    const absl::Status read = ReadRowBlock(*part, limits, &block);
+    if (!read.ok()) return bad(read);
+    SummedRows& of = means[i].emplace();
+    of.rows.resize(block.ids.size() * link.width);
+    for (size_t j = 0; j < block.ids.size(); ++j) {
+      const ByteSpan row = block.rows.subspan(j * link.pull_row_bytes, link.pull_row_bytes);
+      const absl::Status valid = link.pull->Validate(row, link.width, DType::kFloat32);
+      if (!valid.ok()) return bad(valid);
+      link.pull->Decode(row, 1.0f, {of.rows.data() + j * link.width, DType::kFloat32, link.width});
+    }
+    of.ids = std::move(block.ids);
+  }
+  return means;
+}
+
+void FillWanted(const RowLink& link, uint32_t bucket, const TablesInCall& tables, float value) {
+  for (const auto& table : tables) {
+    if (table == nullptr) continue;
+    const RowSet& set = table->wanted;
+    for (size_t j = 0; j < set.ids(bucket).size(); ++j) {
+      for (const uint32_t position : set.positions(set.begin(bucket) + j)) {
+        std::fill_n(table->rows.out + position * link.width, link.width, value);
+      }
+    }
+  }
+}
+
+size_t RecordBytesOf(const RowLink& link) {
+  return RecordBytes(link.width, link.rule.MomentFloats(link.width));
+}
+
+Buffer EncodeRecordsInit(uint32_t bucket, const TableInCall& table, const std::byte* records,
+                         size_t record_bytes, const RecordsHead& head, size_t first, size_t count) {
+  MutableByteSpan out;
+  Buffer payload =
+      MakeRecords(head, table.ids.ids(bucket).subspan(first, count), record_bytes, &out);
+  for (size_t j = 0; j < count; ++j) {
+    const uint32_t position = table.ids.positions(table.ids.begin(bucket) + first + j)[0];
+    std::memcpy(out.data() + j * record_bytes, records + position * record_bytes, record_bytes);
+  }
+  return payload;
+}
+
+absl::Status DecodeRecordsValue(const RowLink& link, size_t segment, const RecordsScan& scan,
+                                ByteSpan payload) {
+  const RowLink::Table& table = link.tables[segment];
+  const RowLimits limits{.row_bytes = RecordBytesOf(link),
+                         .bucket = scan.bucket,
+                         .buckets = link.buckets,
+                         .rows = table.spec.rows,
+                         .most_wanted = 0};
+  const absl::StatusOr<Records> records = DecodeRecords(payload, limits);
+  if (!records.ok()) {
+    return Internal("table '%s': an answer about records of bucket %d: %s", table.name, scan.bucket,
+                    records.status().message());
+  }
+  const RowBlock& block = records->block;
+  const RecordsHead& head = records->head;
+  if (block.ids.size() > scan.room || (head.next != 0 && head.next <= scan.cursor)) {
+    return Internal(
+        "table '%s': an answer about records of bucket %d has %d, of %d wanted, and goes on at %d "
+        "after %d",
+        table.name, scan.bucket, block.ids.size(), scan.room, head.next, scan.cursor);
+  }
+  std::ranges::copy(block.ids, scan.ids);
+  std::ranges::copy(block.rows, scan.records);
+  *scan.next = head.next;
+  *scan.count = block.ids.size();
+  *scan.updates = head.updates;
+  return absl::OkStatus();
+}
+
 absl::Status DecodeRowAnswer(const RowLink& link, uint32_t bucket, const TablesInCall& tables,
                              ByteSpan payload) {
   const auto bad = [&](const absl::Status& why) {
@@ -170,20 +296,8 @@ absl::Status DecodeRowAnswer(const RowLink& link, uint32_t bucket, const TablesI
       return bad(InvalidArgument("part %d is there or not, against what is wanted", i));
     }
     if (wanted.empty()) continue;
-    const auto rows = ReadRowAnswer(*(*parts)[i], wanted.size(), link.pull_row_bytes);
-    if (!rows.ok()) return bad(rows.status());
-    const RowSet& set = tables[i]->wanted;
-    for (size_t j = 0; j < wanted.size(); ++j) {
-      const ByteSpan row = rows->subspan(j * link.pull_row_bytes, link.pull_row_bytes);
-      const absl::Status valid = link.pull->Validate(row, link.width, DType::kFloat32);
-      if (!valid.ok()) return bad(valid);
-      const auto positions = set.positions(set.begin(bucket) + j);
-      float* const first = tables[i]->rows.out + positions[0] * link.width;
-      link.pull->Decode(row, 1.0f, {first, DType::kFloat32, link.width});
-      for (const uint32_t position : positions.subspan(1)) {
-        std::copy_n(first, link.width, tables[i]->rows.out + position * link.width);
-      }
-    }
+    const absl::Status read = DecodeWanted(link, bucket, *tables[i], *(*parts)[i]);
+    if (!read.ok()) return bad(read);
   }
   return absl::OkStatus();
 }

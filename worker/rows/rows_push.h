@@ -1,6 +1,7 @@
 #ifndef BANDONEON_WORKER_ROWS_ROWS_PUSH_H_
 #define BANDONEON_WORKER_ROWS_ROWS_PUSH_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -17,6 +18,12 @@ struct TableRows {
   float* out = nullptr;  // float32[wanted.size()][width]; unspecified until the ticket is done
 };
 
+// The means of a step of one table whose rule is mean, ids rising.
+struct SummedRows {
+  std::vector<uint64_t> ids;
+  std::vector<float> rows;  // float32[ids.size()][width]
+};
+
 // A step of some tables. All tables that share keys with these take part; those that are not named
 // have no rows in it. Gradients are read before the call returns.
 struct RowsPush {
@@ -26,6 +33,39 @@ struct RowsPush {
   float learning_rate = 0.0f;
   uint32_t program_steps = 0;  // as of PushRequest
   int32_t priority = 0;        // as of PushRequest
+};
+
+// The layout of a table's records. A record is float32[width], float32[moment_floats] and the row's
+// RowCounters (common/wire/row_records.h).
+struct TableLayout {
+  uint32_t width = 0;
+  uint32_t moment_floats = 0;
+  uint32_t buckets = 0;
+};
+
+// A piece of the records of one bucket of a table. Memory is borrowed until the ticket is done.
+struct RecordsScan {
+  uint32_t table = 0;
+  uint32_t bucket = 0;
+  uint64_t cursor = 0;  // 0, or `next` of the piece before
+  uint64_t since = 0;   // records that changed after so many updates of the table
+  size_t room = 0;      // for so many records, 1 or more
+  uint64_t* ids = nullptr;
+  std::byte* records = nullptr;
+  // What came: the cursor of the next piece, 0 at the end; the number of records, which may be 0
+  // before the end, too; and the updates of the table.
+  uint64_t* next = nullptr;
+  uint64_t* count = nullptr;
+  uint64_t* updates = nullptr;
+};
+
+// Records of rows of one table, each id once.
+struct RecordsSet {
+  uint32_t table = 0;
+  std::span<const uint64_t> ids;
+  const std::byte* records = nullptr;
+  uint64_t updates = 0;   // that the table counts from then on
+  bool replaces = false;  // all rows that the servers hold of the table are forgotten first
 };
 
 }  // namespace bdn

@@ -41,6 +41,11 @@ class AppState:
         worker: Worker | None = None,
     ) -> None:
         owner = optimizer if hook is None else hook
+        if hasattr(owner, "saved_tables"):
+            raise InvalidArgument(
+                "the rows of a RowOptimizer are at the servers, and torch.distributed.checkpoint takes tensors of this process: "
+                "save them with bandoneon.torch.save(), and the rest with AppState"
+            )
         if not hasattr(owner, "comm_state_dict"):
             raise InvalidArgument(
                 f"{type(owner).__name__} exchanges nothing: below DistributedDataParallel give the "

@@ -29,13 +29,27 @@ from .checkpoint_storage import open_storage
 from .checkpoint_sums import checksums, digest_of
 from .comm_state import base_rank, ranks_for
 from .exchange import push_pull
+from .row_checkpoint import (
+    chain_to_go_on,
+    check_fits,
+    checked_tables,
+    clear_table,
+    entry_of,
+    ids_in_chains,
+    owners_of,
+    part_of,
+    read_table,
+    tables_of,
+    write_table,
+)
 from .shards import is_shard
 from .tensors import host_zeros
 
 _FORMAT = 1
 _LAYOUTS = ("shared", "hosts", "rank0")
 # What belongs to checkpoints: of the id of one, or a marker that was not completed.
-_FILE = re.compile(r"([0-9a-f]{16})\.(shared|rank\d+)\.pt(\.partial)?")
+_FILE = re.compile(r"([0-9a-f]{16})\.(shared|rank\d+|table\d+\.rank\d+)\.(?:pt|rows)(\.partial)?")
+_ID = re.compile(r"[0-9a-f]{16}")
 _MARKER = re.compile(r"(?:([0-9a-f]{16})\.)?checkpoint\.json(\.partial)?")
 # Files that others lack travel in pieces, so that nobody needs room for two.
 _PIECE_BYTES = 16 << 20
@@ -47,6 +61,7 @@ def save(
     *,
     layout: str = "shared",
     check: bool = True,
+    rows_every: int = 1,
     worker: Worker | None = None,
 ) -> None:
     """Saves all of `state`, with every rank's comm_state_dict(). Collective, between steps; returns when it
@@ -67,6 +82,11 @@ def save(
     check: refuse to save what is rank 0's for all where it is not the same in all workers, by checksums. What each
         worker has of its own goes into `state` as a value: {"head": head.state_dict()}.
 
+    Of a RowOptimizer all rows of its tables are saved, each worker writing those of a part of the buckets.
+
+    rows_every: every so many saves into one directory are of all rows, and those between of the rows that have changed
+        since the save before, whose files stay.
+
     In a job that goes on without a lost worker the others save, as a job of so many would, under numbers from 0 on.
 
     A checkpoint that is there already is replaced in one moment, after the new one is on the disk: who
@@ -82,23 +102,38 @@ def save(
     with _all_or_none(worker, what):
         if layout not in _LAYOUTS:
             raise InvalidArgument(f"layout={layout!r} is not one of " + ", ".join(map(repr, _LAYOUTS)))
+        if type(rows_every) is not int or rows_every < 1:
+            raise InvalidArgument(f"rows_every={rows_every!r} is not a number of saves, 1 or more")
         files = _Files(open_storage(directory), token)
         manifests = files.manifests()
+        tables = tables_of(state)
         shared, own = _split(state, worker)
         sums = checksums(shared["states"]) if check else {}
-    views = _gather(worker, {"layout": layout, "manifests": manifests, "digest": digest_of(sums)})
+    view = {"layout": layout, "manifests": manifests, "digest": digest_of(sums), "tables": [t.name for t in tables]}
+    views = _gather(worker, view)
     _check_one_layout(views)
+    _check_same_tables(views)
     _check_same_everywhere(worker, views, sums)
     known = [_fields_of(text) for view in views for text in view["manifests"].values()]
     number = 1 + max((_number_of(fields) for fields in known), default=0)
     kept = {fields["id"] for fields in known if isinstance(fields.get("id"), str)} | {token}
+    kept_rows = set().union(*map(ids_in_chains, known))
+    chains = {}
+    if tables and known:
+        with _all_or_none(worker, what):
+            chains = chain_to_go_on(state, max(known, key=_number_of), rows_every)
     writes = worker.rank == 0 or layout != "rank0"
     parts = {}
+    updates = []  # of each table
     try:
         with _all_or_none(worker, what):
             if writes:
                 files.create()
-                files.remove_all_but(kept)
+                files.remove_all_but(kept, kept_rows)
+                place = (worker.rank, worker.size) if layout != "rank0" else (0, 1)
+                updates = [
+                    files.write_table(table, index, *place, chains.get(table.name)) for index, table in enumerate(tables)
+                ]
             parts[f"rank{worker.rank}"] = own
             if worker.rank == 0:
                 parts["shared"] = shared
@@ -118,14 +153,23 @@ def save(
             files.remove_own()
         raise
     with _all_or_none(worker, what):
+        ranks = range(worker.size)
         if worker.rank == 0 and layout == "shared":
-            files.check([f"rank{rank}" for rank in range(worker.size)])
+            of_tables = [part_of(index, rank) for index in range(len(tables)) for rank in ranks]
+            files.check([*(f"rank{rank}" for rank in ranks), *of_tables])
+        writers = 1 if layout == "rank0" else worker.size
+        entries = [
+            entry_of(table, index, token, writers, updates[index], chains.get(table.name, []))
+            for index, table in enumerate(tables if worker.rank == 0 else [])
+        ]
         if worker.rank == 0:
             names = {"items": sorted(state), "size": worker.size, "id": token, "format": _FORMAT}
-            files.mark({**names, "number": number})
+            files.mark({**names, "number": number, **({"rows": entries} if entries else {})})
     worker.check_all_are_here()  # The first has marked it, or was lost before.
     if worker.rank == 0 or layout == "hosts":
-        files.remove_all_but({token})
+        files.remove_all_but({token}, {save["id"] for saves in chains.values() for save in saves})
+    for owner in owners_of(state):
+        owner.rows_are_of = token
 
 
 def load(
@@ -159,8 +203,11 @@ def load(
         storage = open_storage(directory)
         files = _Files(storage, None)
         has_comm = any(hasattr(item, "comm_state_dict") for item in state.values())
-        view = {"manifests": files.manifests(), "names": files.names(), "has_comm": has_comm}
+        tables = tables_of(state)
+        names = [table.name for table in tables]
+        view = {"manifests": files.manifests(), "names": files.names(), "has_comm": has_comm, "tables": names}
     views = _gather(worker, view)
+    _check_same_tables(views)
     manifest = _newest(views, storage)
     files = _Files(storage, manifest["id"])
     received, failures = _fetch(worker, files, views, manifest)
@@ -172,6 +219,9 @@ def load(
             for part in _parts_for(worker.rank, worker.size, manifest["size"], has_comm)
         }
         _check_items(contents.values(), state, manifest, directory)
+    _load_tables(worker, storage, views, manifest, tables, what)
+    for owner in owners_of(state):
+        owner.take_loaded_rows(manifest["id"])
     shared, own, *others = contents.values()
     for name, item in _in_loading_order(state):
         states = [states[name] for states in (shared["states"], own["states"]) if name in states]
@@ -303,6 +353,9 @@ def _parse(text, path):
     size, token = manifest.get("size"), manifest.get("id")
     if not (isinstance(size, int) and size >= 1 and _FILE.fullmatch(f"{token}.shared.pt")):
         raise DataLoss(f"{path} is of {size!r} workers and has the id {token!r}")
+    checked_tables(manifest, path)
+    if not all(_ID.fullmatch(one) for one in ids_in_chains(manifest)):
+        raise DataLoss(f"{path} has tables in saves with ids that are none")
     return manifest
 
 
@@ -341,7 +394,42 @@ def _missing(manifest, views):
         for part in _parts_for(rank, len(views), manifest["size"], view["has_comm"]):
             if _name(manifest["id"], part) not in names:
                 return _name(manifest["id"], part)
+    for table in manifest.get("rows", []) if views[0]["tables"] else []:
+        for name in (name for save in table["saves"] for name in _names_in(save)):
+            if name not in names:
+                return name
     return None
+
+
+def _names_in(save):
+    """The files of one save of a table."""
+    return [_name(save["id"], part_of(save["index"], rank)) for rank in range(save["ranks"])]
+
+
+def _load_tables(worker, storage, views, manifest, tables, what):
+    """Sets the rows of all tables. Each file is read by a worker that sees it."""
+    saved = {table["table"]: table for table in manifest.get("rows", [])}
+    path = storage.path(storage.marker(manifest["id"]))
+    with _all_or_none(worker, what):
+        for table in tables:
+            if table.name not in saved:
+                others = ", ".join(map(repr, saved)) or "no table"
+                raise InvalidArgument(f"{path} has nothing of table {table.name!r}: it is of {others}", tensor=table.name)
+            check_fits(table, saved[table.name], path)
+        for table in tables if worker.rank == 0 else []:
+            clear_table(table, saved[table.name]["saves"][-1]["updates"])
+    # In the order of the saves: a later one has the later record of a row.
+    for number in range(max((len(saved[table.name]["saves"]) for table in tables), default=0)):
+        with _all_or_none(worker, what):
+            turn = 0
+            for table in tables:
+                saves = saved[table.name]["saves"]
+                for name in _names_in(saves[number]) if number < len(saves) else []:
+                    seen = [rank for rank, view in enumerate(views) if name in view["names"]]
+                    turn += 1
+                    if seen[turn % len(seen)] == worker.rank:
+                        with storage.open(name) as file:
+                            read_table(file, storage.path(name), table, saves[-1]["updates"])
 
 
 def _parts_for(rank, size, saved_size, has_comm):
@@ -369,7 +457,7 @@ def _check_items(contents, state, manifest, directory):
 
 
 def _name(token, part):
-    return f"{token}.{part}.pt"
+    return f"{token}.{part}." + ("rows" if part.startswith("table") else "pt")
 
 
 class _Files:
@@ -404,6 +492,16 @@ class _Files:
         name = _name(self._token, part)
         self._storage.write(name, lambda file: _write_all(pieces, file), num_bytes)
 
+    def write_table(self, table, index, place, places, chain):
+        """Returns the table's updates. chain: the saves before, or None for all rows."""
+        updates = []
+        since = chain[-1]["updates"] if chain else 0
+        self._storage.write(
+            _name(self._token, part_of(index, place)),
+            lambda file: updates.append(write_table(file, table, place, places, since)),
+        )
+        return updates[-1]
+
     def mark(self, manifest):
         text = json.dumps(manifest).encode()
         self._storage.write(self._storage.marker(self._token), lambda file: file.write(text))
@@ -431,11 +529,14 @@ class _Files:
                     'leaves each host its own files, or layout="rank0", which sends all to worker 0'
                 )
 
-    def remove_all_but(self, kept):
-        """What earlier checkpoints, and those that were not completed, have left."""
+    def remove_all_but(self, kept, kept_rows):
+        """What earlier checkpoints, and those that were not completed, have left. kept_rows: ids of saves whose files of
+        tables stay."""
         for name in self._storage.names():
             match = _FILE.fullmatch(name) or _MARKER.fullmatch(name)
-            if match and name != "checkpoint.json" and match[1] not in kept:
+            if not match or name == "checkpoint.json" or match[1] in kept:
+                continue
+            if not (name.endswith(".rows") and match[1] in kept_rows):
                 self._storage.remove(name)
 
     def remove_own(self):
@@ -590,6 +691,15 @@ def _check_one_layout(views):
             raise InvalidArgument(
                 f"worker {rank} saves with layout={view['layout']!r}, worker 0 with {views[0]['layout']!r}: give "
                 "the same in all workers"
+            )
+
+
+def _check_same_tables(views):
+    for rank, view in enumerate(views):
+        if view["tables"] != views[0]["tables"]:
+            raise InvalidArgument(
+                f"worker {rank} has the tables {view['tables']} in its state, worker 0 {views[0]['tables']}: give the same "
+                "RowOptimizers in all workers"
             )
 
 

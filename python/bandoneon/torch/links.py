@@ -47,9 +47,12 @@ class Links:
     average: "after" divides the sum of the gradients. "before" divides each worker's by the number of workers before
         they are added up, as DDP does, so that the sum of large ones does not overflow; where that number is no power
         of two it rounds once more. Weights, residuals and momentum are as many times smaller.
-    sparse_as_dense: exchange sparse gradients densely instead of refusing them.
-    sparse: "sketch": dense gradients of mostly zeros, as of pruned models, go as sketches, from which all is found again,
-        once 20 steps have shown that at most a tenth of a gradient is not zero in any worker. "refuse": they do not.
+    sparse: what becomes of sparse gradients, as of nn.Embedding(sparse=True). "refuse": an error. "dense": they are
+        exchanged as dense ones. "rows": row by row, each with its number, by the codecs of docs/rows.md; `grad` is a coalesced
+        sparse tensor then. For that give the constructor the model. "sketch" is for dense gradients of mostly zeros, as of
+        pruned models: they go as sketches, from which all is found again, once 20 steps have shown that at most a tenth of a
+        gradient is not zero in any worker.
+    sparse_as_dense: the old name of sparse="dense".
     """
 
     push: str | None = None
@@ -65,6 +68,15 @@ class Links:
     average: str = "after"
     sparse_as_dense: bool = False
     sparse: str = "refuse"
+
+    @property
+    def sparse_way(self) -> str:
+        """What `sparse` and its old name say together."""
+        if self.sparse not in ("refuse", "dense", "rows", "sketch"):
+            raise InvalidArgument(f"sparse={self.sparse!r} is none of 'refuse', 'dense', 'rows' and 'sketch'")
+        if self.sparse_as_dense and self.sparse == "rows":
+            raise InvalidArgument("sparse='rows' and sparse_as_dense=True contradict each other: leave the latter out")
+        return "dense" if self.sparse_as_dense and self.sparse == "refuse" else self.sparse
 
     def __deepcopy__(self, memo):
         """Shares the scaler and the weight with the original: a copy of the program's GradScaler scales nothing."""

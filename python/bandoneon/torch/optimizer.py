@@ -36,8 +36,9 @@ from .names import Names
 from .parameters import ParameterSet, learning_rates, terms_by_group, tied_by_memory
 from .shards import is_shard, warn_of_unsharded
 from .sliced_parameters import SlicedParameterSet
-from .sparse_sketch import SparseSketches, check_sparse
+from .sparse_sketch import SparseSketches, check_sketches_travel
 from .step_recorder import recorder_of
+from .summed_rows import SummedRows, split_sparse
 from .synchronizer import Synchronizer
 from .torch_internals import module_of
 from .weight import Weight, average_unit
@@ -45,8 +46,8 @@ from .wrapped import refuse_pickling
 
 
 @takes_links(
-    "momentum", "warmup", "overrides", "prefix", "timeout", "check", "scaler", "weight", "average", "sparse_as_dense",
-    "sparse",
+    "momentum", "warmup", "overrides", "prefix", "timeout", "check", "scaler", "weight", "average",
+    "sparse_as_dense", "sparse",
 )
 def DistributedOptimizer(
     optimizer: torch.optim.Optimizer,
@@ -137,15 +138,21 @@ def DistributedOptimizer(
     else:
         make_parameters, make_synchronizer = SlicedParameterSet, LocalGroupSynchronizer
         how["group"] = LocalGroup(local_group, worker, links.prefix, links.timeout)
-    takes_sketches = check_sparse(links.sparse, overlap, local_group, table)
-    parameters = make_parameters(worker, table, links.prefix, links.sparse_as_dense, **how)
-    sketches = SparseSketches(parameters, links.timeout) if takes_sketches else None
+    sparse = links.sparse_way
+    if sparse == "rows":
+        _check_rows_travel(overlap, local_group)
+    if sparse == "sketch":
+        check_sketches_travel(overlap, local_group, table)
+    parameters = make_parameters(worker, table, links.prefix, sparse == "dense" or links.sparse_as_dense, **how)
+    sketches = SparseSketches(parameters, links.timeout) if sparse == "sketch" else None
     groups = optimizer.param_groups
     if overlap == "forward":
         _check_apart_in_forward(names.in_forward_order(groups))
         _check_none_is_sharded(names.in_forward_order(groups))
     named = names.in_forward_order(groups)
-    added = parameters.add(named, terms_by_group(groups))
+    dense, of_rows = split_sparse(named, model, sparse)
+    added = parameters.add(dense, terms_by_group(groups), besides=of_rows)
+    summed = SummedRows(parameters, of_rows, links.timeout) if of_rows else None
     warn_of_unsharded(watched, named)
     scale = LossScale(links.scaler, table)
     weights = Weight(links.weight, unit)
@@ -159,6 +166,8 @@ def DistributedOptimizer(
     )
     synchronizer.sketches = sketches
     synchronizer.add(added)
+    if summed is not None:
+        synchronizer.set_summed_rows(summed)
     optimizer._bandoneon = _Parts(parameters, synchronizer, scale, names, links.timeout, links.average)
     if watched is not None:
         optimizer._bandoneon.late_parameters = LateParameters(watched, names)
@@ -283,6 +292,8 @@ class _Distributed:
             if parts.forward_hooks is not None:
                 parts.forward_hooks.note_added(named)
                 _check_apart_in_forward([(m.name, m.param) for m in parts.parameters.members] + list(named))
+            if parts.synchronizer.has_summed_rows and split_sparse(named, model, "rows")[1]:
+                raise Unimplemented("Links(sparse='rows'): give the optimizer all sparse weights when it is made")
             added = parts.parameters.add(named, terms_by_group(groups, first=first))
         except BaseException:
             del self.param_groups[first:]
@@ -300,6 +311,8 @@ class _Distributed:
             return "local_group= adds gradients up in a torch.distributed group, whose processes go and come together"
         if self._bandoneon.synchronizer.sketches is not None:
             return "sparse='sketch' declares gradients anew by what the workers have measured, which a newcomer has not"
+        if self._bandoneon.synchronizer.has_summed_rows:
+            return "Links(sparse='rows') hands no sparse gradients over"
         return None
 
     def count_samples(self, samples: float) -> None:
@@ -422,6 +435,19 @@ def _model_of(named_parameters):
     if isinstance(named_parameters, torch.nn.Module):
         return named_parameters, named_parameters.named_parameters()
     return None, named_parameters
+
+
+def _check_rows_travel(overlap, local_group):
+    if overlap == "forward":
+        raise InvalidArgument(
+            "Links(sparse='rows') with overlap='forward': which rows come is known once all have come, so that a step "
+            "cannot be taken module by module; use overlap='backward'"
+        )
+    if local_group is not None:
+        raise InvalidArgument(
+            "Links(sparse='rows') with local_group: the members of a group add up slices of dense gradients; give "
+            "sparse='dense', or leave local_group out"
+        )
 
 
 def _check_none_is_sharded(named):

@@ -184,27 +184,27 @@ class ParameterSet:
         self._exchange_guard = ExchangeGuard(worker, self.reference)
         weakref.finalize(self, worker.disown, self.reference).atexit = False
 
-    def add(self, named, terms=None):
+    def add(self, named, terms=None, besides=()):
         """Declares (name, parameter) pairs, in forward order; the new members. `terms` has the Terms of
-        the parameters by their ids."""
-        named = list(named)
+        the parameters by their ids. `besides`: pairs that are exchanged otherwise, and are owned, too."""
+        named, besides = list(named), list(besides)
         terms = terms or {}
         if not self.members:
-            self.links.check_use([name for name, _ in named])
-        self.check_owner(named)
+            self.links.check_use([name for name, _ in named + besides])
+        self.check_owner(named + besides)
         for name, param in named:
             self._check(name, param)
         if any(one.rule != "mean" for one in (terms or {}).values()):
             check_apart([(member.name, member.param) for member in self.members] + named)
         if self._takes_shards and any(is_shard(param) for _, param in named):
             agree(self.worker, "places", places_of(named), self.worker.present()[0], differing_place)
-        if self.replicas_for and named:
-            check_replicas(self.worker, local_named(named), self.replicas_for)
+        if self.replicas_for and (named or besides):
+            check_replicas(self.worker, local_named(named + besides), self.replicas_for)
         terms = [terms.get(id(param), Terms()) for _, param in named]
         added = self._declare(named, terms) if named else []
-        self.own(named)
+        self.own(named + besides)
         self.members += added
-        self.known_ids.update(id(param) for _, param in named)
+        self.known_ids.update(id(param) for _, param in named + besides)
         return added
 
     def check_owner(self, named):

@@ -132,6 +132,11 @@ class _Table:
         self.ids = torch.cat([self.ids, ids])[order]
         self.rows = torch.cat([self.rows, rows])[order]
 
+    def forget(self) -> None:
+        """The servers have other rows now."""
+        self.pending.clear()
+        self.take(self.ids[:0], self.rows[:0])
+
     def take(self, ids: torch.Tensor, rows: torch.Tensor) -> None:
         """The rows that came with a step's answer take the place of those before."""
         self.ids, self.rows = ids, rows
@@ -183,6 +188,7 @@ class RowOptimizer(RefusesGradScaler, torch.optim.Optimizer):
         worker: Worker | None = None,
     ) -> None:
         self.is_closed = False
+        self.rows_are_of: str | None = None  # the checkpoint from which, or as which, they came
         self._worker = worker or default_worker()
         self._timeout = timeout
         self._weight = Weight(weight)
@@ -353,6 +359,28 @@ class RowOptimizer(RefusesGradScaler, torch.optim.Optimizer):
         self.settle()
         table = self._by_module[id(module)]
         return self.fetch(table, _as_ids(table, ids))
+
+    def saved_tables(self) -> list[tuple[str, int, str, Worker]]:
+        """(name, number of the worker, rule, worker) of each table, for save() and load(): between steps."""
+        self.settle()
+        return [
+            (table.name, table.number, rule, self._worker)
+            for tables, (rule, _, _) in zip(self._tables, self._rules)
+            for table in tables
+        ]
+
+    def take_loaded_rows(self, saved: str) -> None:
+        """load() has set the servers' rows to those of this checkpoint."""
+        self.rows_are_of = saved
+        for tables in self._tables:
+            for table in tables:
+                table.forget()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes lr and whatever else a schedule keeps in the groups; rule and codecs stay as they were declared."""
+        super().load_state_dict(state_dict)
+        for group, (rule, push, pull) in zip(self.param_groups, self._rules):
+            group.update(rule=rule, push=push, pull=pull)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forgets the passes since the last step."""

@@ -45,12 +45,8 @@ def cells_for(share, elements):
     return math.ceil(share * (_CELLS_AN_ELEMENT + _CELLS_OF_FEW / math.sqrt(found)) * 1e4) / 1e4
 
 
-def check_sparse(text, overlap, local_group, table):
-    """Whether gradients may go as sketches: sparse="sketch". InvalidArgument where that is no way to send them."""
-    if text == "refuse":
-        return False
-    if text != "sketch":
-        raise InvalidArgument(f"sparse={text!r} is neither 'refuse' nor 'sketch'")
+def check_sketches_travel(overlap, local_group, table):
+    """Raises where gradients cannot go as sketches (sparse="sketch")."""
     if overlap == "forward" or local_group is not None:
         how = "overlap='forward'" if overlap == "forward" else "local_group="
         raise Unimplemented(f"sparse='sketch' with {how}: use overlap='backward', without a local group")
@@ -60,7 +56,6 @@ def check_sparse(text, overlap, local_group, table):
             f"pull={table.common.pull!r} is for all of them: leave push, pull, momentum and warmup out, or say them by "
             "overrides= for some parameters"
         )
-    return True
 
 
 @dataclass

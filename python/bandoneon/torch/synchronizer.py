@@ -6,7 +6,7 @@ import weakref
 import torch
 
 from .. import _native
-from ..errors import DeadlineExceeded
+from ..errors import BandoneonError, DeadlineExceeded
 from . import backward_pass, devices, round_notices
 from .gradient_hooks import AS_IT_IS_THEN, accumulation_hook, forward_to, gradient_hook
 from .outbox import Outbox, zeros_for
@@ -70,6 +70,7 @@ class Synchronizer:
         self._changed = []  # slots whose gradients were changed after they had left
         self._frozen_here = []  # slots of frozen parameters that others have a gradient of
         self._given_up_at = None  # steps that had ended when a round was given up
+        self._summed = None  # SummedRows: sparse gradients that are exchanged row by row
 
     @property
     def has_local_part(self):
@@ -116,6 +117,14 @@ class Synchronizer:
         if self.sketches is not None and not self._closed:
             self.sketches.end_step(self)
 
+    def set_summed_rows(self, summed):
+        self._summed = summed
+        self._hook_new_slots()
+
+    @property
+    def has_summed_rows(self):
+        return self._summed is not None
+
     @property
     def is_closed(self):
         return self._closed
@@ -125,6 +134,8 @@ class Synchronizer:
         self._closed = True
         for slot in self._slots:
             slot.remove_hooks()
+        if self._summed is not None:
+            self._summed.remove_hooks()
 
     def forget_failure(self):
         """The program has seen it: nothing more is exchanged that could mend it."""
@@ -178,7 +189,8 @@ class Synchronizer:
             return
         self.settle()
         # A step that was left out, as by a GradScaler, leaves gradients that are thrown away in the end.
-        has_gradients = self._had_pass and any(s.param.grad is not None for s in self._slots)
+        params = [slot.param for slot in self._slots] + (self._summed.params if self._summed is not None else [])
+        has_gradients = self._had_pass and any(param.grad is not None for param in params)
         if self._local_passes and self._loss_scale.current() != 1.0:
             raise round_notices.unscaled_by_now(self._local_passes, self._passes_per_round)
         if self._local_passes and self._is_local_sum_changed():
@@ -245,6 +257,8 @@ class Synchronizer:
     def _hook_new_slots(self):
         """Also finds parameters that were frozen before: a frozen one cannot be hooked."""
         itself = weakref.ref(self)
+        if self._summed is not None and not self._closed:
+            self._summed.hook(forward_to(itself, Synchronizer._before_rows, None))
         for slot in self._slots:
             if slot.hooks or not slot.param.requires_grad or self._closed:
                 continue
@@ -296,13 +310,20 @@ class Synchronizer:
         if self._enabled and self._round.state is not LOCAL and self._overlap and leaves_at_once:
             self._push(slot)
 
+    def _before_rows(self, _):
+        """A pass has come to a weight whose gradients are exchanged row by row, at the end of the round."""
+        if self._enabled:
+            self._enter_round(None)
+        else:
+            self._had_pass = self._has_local_part = True
+
     def _enter_round(self, slot):
         round = self._round
         task = backward_pass.current_task()
         if task == round.outermost:
             return
         function = backward_pass.outermost_node()
-        if function is not None:
+        if function is not None and slot is not None:
             slot.may_repeat = True
         if task in round.tasks:
             return
@@ -380,6 +401,7 @@ class Synchronizer:
             self._open_round()
         self._send_rest()
         self._collect(self._slots)
+        self._collect_rows()
         self._settle_attendance()
         self._note_exchange()
         self._leave_round()
@@ -394,6 +416,22 @@ class Synchronizer:
             if slot.state is WAITING:
                 self._push_rest(slot)
         self._send_batch()
+        self._send_rows()
+
+    def _send_rows(self):
+        if self._summed is not None:
+            self._summed.send(self._round)
+
+    def _collect_rows(self, is_wanted=True):
+        if self._summed is None:
+            return
+        try:
+            self._summed.collect(is_wanted)
+        except BandoneonError as failure:
+            error = self._with_what_was_given_up(round_notices.of_exchange(failure))
+            self._has_failed = True
+            self._worker.note_failed_round(self, error)
+            raise error from None
 
     def _abandon_round(self):
         """A backward pass broke off and the program went on: the others still get their round."""
@@ -407,8 +445,10 @@ class Synchronizer:
             if slot.state is WAITING:
                 self._push(slot, None, _native.ABSENT)
         self._send_batch()
+        self._send_rows()
         written = [slot for slot in self._slots if slot.is_being_written]
         self._collect(self._slots, is_wanted=False)
+        self._collect_rows(is_wanted=False)
         self._settle_attendance()
         self._local_passes = 0
         self._leave_round()

@@ -27,7 +27,10 @@ def dtype_number(tensor, name):
     return number
 
 
-_DENSE_GRADIENT = "give links=Links(sparse_as_dense=True) to exchange it densely, or build the module with sparse=False"
+_DENSE_GRADIENT = (
+    "give links=Links(sparse='rows') to exchange it row by row, or sparse='dense' to exchange it densely, or build the "
+    "module with sparse=False"
+)
 
 
 def check_is_tensor(value, name):

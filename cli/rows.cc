@@ -1,0 +1,163 @@
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "cli/commands.h"
+#include "cli/row_checkpoint.h"
+
+namespace bdn::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr Flag kExportFlags[] = {
+    {"out", 0, "DIR", "where ids.npy and rows.npy go"},
+    {"since", 0, "COUNT", "only rows that changed after so many updates of the table [0]"},
+};
+constexpr Flag kStatFlags[] = {
+    {"top", 0, "COUNT", "name so many of the rows that were updated most often [5]"},
+    {"json", 0, nullptr, "print it as JSON"},
+};
+
+constexpr char kExportUsage[] =
+    "usage: bandoneon rows export CHECKPOINT TABLE --out DIR [options]\n\n"
+    "Writes the rows of a table in a checkpoint of bandoneon.torch.save as arrays of NumPy: "
+    "DIR/ids.npy,\n"
+    "rising, and DIR/rows.npy, a row for each, which may be mapped into memory.\n";
+constexpr char kExportExamples[] =
+    "  bandoneon rows export run1/latest item --out served\n"
+    "  bandoneon rows export run1/latest item --out changes --since 12000\n";
+
+constexpr char kStatUsage[] =
+    "usage: bandoneon rows stat CHECKPOINT [TABLE] [options]\n\n"
+    "Shows the tables in a checkpoint of bandoneon.torch.save: their rows, bytes and updates, and "
+    "the rows\n"
+    "that were updated most often. Reads all files, and so checks them.\n";
+constexpr char kStatExamples[] =
+    "  bandoneon rows stat run1/latest\n"
+    "  bandoneon rows stat run1/latest item --top 20 --json\n";
+
+// Takes the words in front of the flags.
+std::vector<std::string> TakeWords(Arguments* args) {
+  std::vector<std::string> words;
+  while (!args->empty() && !args->front().starts_with("-")) {
+    words.push_back(args->front());
+    *args = args->subspan(1);
+  }
+  return words;
+}
+
+int Failed(const char* command, const absl::Status& status) {
+  fprintf(stderr, "bandoneon %s: %s\n", command, std::string(status.message()).c_str());
+  return 1;
+}
+
+absl::StatusOr<std::vector<SavedTable>> TablesOf(const std::string& checkpoint,
+                                                 const std::optional<std::string>& name) {
+  auto tables = ReadSavedTables(checkpoint);
+  if (!tables.ok() || !name.has_value()) return tables;
+  for (const SavedTable& table : *tables) {
+    if (table.name == *name) return std::vector<SavedTable>{table};
+  }
+  const auto quoted = [](std::string* out, const SavedTable& table) {
+    *out += "'" + table.name + "'";
+  };
+  return absl::NotFoundError(
+      absl::StrFormat("%s has no table '%s': it has %s", checkpoint, *name,
+                      tables->empty() ? "none" : absl::StrJoin(*tables, ", ", quoted)));
+}
+
+// The rows that were updated most often, of equal ones those of lower ids.
+std::vector<RecordPlace> Hottest(std::vector<RecordPlace> places, size_t most) {
+  const auto end = places.begin() + static_cast<ptrdiff_t>(std::min(most, places.size()));
+  std::partial_sort(places.begin(), end, places.end(), [](const auto& a, const auto& b) {
+    return a.updates != b.updates ? a.updates > b.updates : a.id < b.id;
+  });
+  places.erase(end, places.end());
+  return places;
+}
+
+}  // namespace
+
+int RowsExportCommand(Arguments args) {
+  constexpr char kName[] = "rows export";
+  if (PrintedHelp(args, kExportUsage, kExportFlags, kExportExamples)) return 0;
+  const std::vector<std::string> words = TakeWords(&args);
+  const auto flags = CommandFlags::Parse(kExportFlags, args);
+  if (!flags.ok()) return UsageError(kName, flags.status());
+  if (words.size() != 2 || !flags->Has("out")) {
+    return UsageError(kName, absl::InvalidArgumentError("say CHECKPOINT, TABLE and --out DIR"));
+  }
+  const auto since = flags->Int("since", 0, 0, int64_t{1} << 62);
+  if (!since.ok()) return UsageError(kName, since.status());
+  const auto tables = TablesOf(words[0], words[1]);
+  if (!tables.ok()) return Failed(kName, tables.status());
+  const SavedTable& table = tables->front();
+  const auto places = FindRecords(table, static_cast<uint64_t>(*since));
+  if (!places.ok()) return Failed(kName, places.status());
+  const std::string out = flags->Text("out");
+  if (const absl::Status done = ExportRows(table, *places, out); !done.ok()) {
+    return Failed(kName, done);
+  }
+  const std::string said =
+      absl::StrFormat("%s: %d rows of %d elements, of %d updates of table '%s'\n", out,
+                      places->size(), table.width, table.updates, table.name);
+  fputs(said.c_str(), stdout);
+  return 0;
+}
+
+int RowsStatCommand(Arguments args) {
+  constexpr char kName[] = "rows stat";
+  if (PrintedHelp(args, kStatUsage, kStatFlags, kStatExamples)) return 0;
+  const std::vector<std::string> words = TakeWords(&args);
+  const auto flags = CommandFlags::Parse(kStatFlags, args);
+  if (!flags.ok()) return UsageError(kName, flags.status());
+  if (words.empty() || words.size() > 2) {
+    return UsageError(kName, absl::InvalidArgumentError("say CHECKPOINT, and at most one TABLE"));
+  }
+  const auto top = flags->Int("top", 5, 0, 1000000);
+  if (!top.ok()) return UsageError(kName, top.status());
+  const auto tables =
+      TablesOf(words[0], words.size() == 2 ? std::optional(words[1]) : std::nullopt);
+  if (!tables.ok()) return Failed(kName, tables.status());
+  Json all = Json::array();
+  for (const SavedTable& table : *tables) {
+    auto places = FindRecords(table, /*since=*/0);
+    if (!places.ok()) return Failed(kName, places.status());
+    Json json = {{"table", table.name},
+                 {"rule", table.rule},
+                 {"width", table.width},
+                 {"rows", places->size()},
+                 {"bytes", places->size() * table.record_bytes()},
+                 {"updates", table.updates},
+                 {"hottest", Json::array()}};
+    for (const RecordPlace& place : Hottest(*std::move(places), static_cast<size_t>(*top))) {
+      json["hottest"].push_back(
+          {{"id", static_cast<int64_t>(place.id)}, {"updates", place.updates}});
+    }
+    all.push_back(std::move(json));
+  }
+  if (flags->Has("json")) {
+    printf("%s\n", all.dump().c_str());
+    return 0;
+  }
+  if (all.empty()) printf("%s has no tables\n", words[0].c_str());
+  for (const Json& json : all) {
+    std::string hottest;
+    for (const Json& row : json["hottest"]) {
+      hottest += absl::StrFormat("%s%d (%d)", hottest.empty() ? "" : ", ", row["id"].get<int64_t>(),
+                                 row["updates"].get<uint64_t>());
+    }
+    printf("%s: %s rows of %s elements, %s bytes with moments, %s updates of the table, rule %s\n",
+           json["table"].get<std::string>().c_str(), json["rows"].dump().c_str(),
+           json["width"].dump().c_str(), json["bytes"].dump().c_str(),
+           json["updates"].dump().c_str(), json["rule"].get<std::string>().c_str());
+    if (!hottest.empty()) printf("  most often updated: %s\n", hottest.c_str());
+  }
+  return 0;
+}
+
+}  // namespace bdn::cli

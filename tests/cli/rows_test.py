@@ -1,0 +1,110 @@
+"""`bandoneon rows`: tables of a checkpoint, as a program without Python has them."""
+
+import json
+import struct
+import zlib
+
+import numpy as np
+import pytest
+
+WIDTH = 3
+ID, NEXT = "00000000000000aa", "00000000000000bb"
+
+
+def record(row, updates, changed):
+    return struct.pack("<3f1f2I", row, row + 0.5, -row, 9.0, updates, changed)
+
+
+def write_file(path, records, table="item", end=True):
+    head = json.dumps({"format": 1, "table": table, "width": WIDTH, "moments": 1}).encode()
+    data = b"BDNROWS\n" + struct.pack("<I", len(head)) + head
+    for first in range(0, len(records), 2):
+        piece = records[first : first + 2]
+        body = b"".join(struct.pack("<Q", row) for row, *_ in piece) + b"".join(record(*one) for one in piece)
+        data += struct.pack("<II", len(piece), zlib.crc32(body)) + body
+    total = struct.pack("<Q", len(records))
+    path.write_bytes(data + (struct.pack("<II", 0, zlib.crc32(total)) + total if end else b""))
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    """Two saves: row 7 is in both, row 2**63 + 1 in the second alone."""
+    write_file(tmp_path / f"{ID}.table0.rank0.rows", [(7, 2, 2), (9, 1, 1), (4, 3, 3)])
+    write_file(tmp_path / f"{ID}.table0.rank1.rows", [])
+    write_file(tmp_path / f"{NEXT}.table0.rank0.rows", [(2**63 + 1, 1, 5), (7, 4, 4)])
+    saves = [dict(id=ID, index=0, ranks=2, updates=3), dict(id=NEXT, index=0, ranks=1, updates=5)]
+    table = dict(item="tables", table="item", width=WIDTH, moments=1, rule="rowwise_adagrad", saves=saves)
+    write_manifest(tmp_path, [table])
+    return tmp_path
+
+
+def write_manifest(directory, tables):
+    manifest = dict(format=1, id=NEXT, size=2, number=2, items=["tables"], rows=tables)
+    (directory / "checkpoint.json").write_text(json.dumps(manifest))
+
+
+def export(real, checkpoint, *options):
+    done = real.run("rows", "export", checkpoint, "item", "--out", checkpoint / "out", *options)
+    assert done.returncode == 0, done.stderr
+    return np.load(checkpoint / "out" / "ids.npy"), np.load(checkpoint / "out" / "rows.npy", mmap_mode="r"), done.stdout
+
+
+def test_an_export_has_each_row_once_as_the_last_save_has_it(real, checkpoint):
+    ids, rows, said = export(real, checkpoint)
+    assert ids.dtype == np.uint64 and ids.tolist() == [4, 7, 9, 2**63 + 1]
+    assert rows.dtype == np.float32 and rows.shape == (4, WIDTH)
+    assert rows[1].tolist() == [7, 7.5, -7] and rows[0].tolist() == [4, 4.5, -4]
+    assert "4 rows of 3 elements, of 5 updates of table 'item'" in said
+    assert sorted(path.name for path in (checkpoint / "out").iterdir()) == ["ids.npy", "rows.npy"]
+
+
+def test_changes_alone_are_exported(real, checkpoint):
+    ids, rows, _ = export(real, checkpoint, "--since", 3)
+    assert ids.tolist() == [7, 2**63 + 1] and rows.shape == (2, WIDTH)
+    ids, rows, _ = export(real, checkpoint, "--since", 99)
+    assert ids.shape == (0,) and rows.shape == (0, WIDTH)
+
+
+def test_stat_shows_tables_and_their_hottest_rows(real, checkpoint):
+    (table,) = json.loads(real.run("rows", "stat", checkpoint, "--top", 2, "--json").stdout)
+    assert table == {
+        "table": "item", "rule": "rowwise_adagrad", "width": 3, "rows": 4, "bytes": 4 * 24, "updates": 5,
+        "hottest": [{"id": 7, "updates": 4}, {"id": 4, "updates": 3}],
+    }
+    done = real.run("rows", "stat", checkpoint, "item")
+    assert "item: 4 rows of 3 elements, 96 bytes" in done.stdout and "7 (4), 4 (3)" in done.stdout
+
+
+def damaged(path):
+    data = bytearray(path.read_bytes())
+    data[-30] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "damage, text",
+    [
+        (lambda at: (at / "checkpoint.json").unlink(), "checkpoint.json cannot be read"),
+        (lambda at: (at / "checkpoint.json").write_text("[]"), "is not what bandoneon.torch.save writes"),
+        (lambda at: (at / "checkpoint.json").write_text('{"format": 2}'), "is not of format 1"),
+        (lambda at: write_manifest(at, [{"table": "item"}]), "is no"),
+        (lambda at: write_manifest(at, []), "has no table 'item': it has none"),
+        (lambda at: (at / f"{ID}.table0.rank1.rows").unlink(), f"{ID}.table0.rank1.rows cannot be read"),
+        (lambda at: damaged(at / f"{ID}.table0.rank0.rows"), "of table 'item', is damaged in the"),
+        (lambda at: write_file(at / f"{ID}.table0.rank1.rows", [(1, 1, 1)], end=False), "is cut off"),
+        (lambda at: write_file(at / f"{ID}.table0.rank1.rows", [], table="b"), "has rows of another table"),
+        (lambda at: (at / f"{ID}.table0.rank1.rows").write_bytes(b"x" * 99), "is no file of rows"),
+    ],
+)
+def test_what_is_not_whole_is_named_and_nothing_is_written(real, checkpoint, damage, text):
+    damage(checkpoint)
+    done = real.run("rows", "export", checkpoint, "item", "--out", checkpoint / "out")
+    assert done.returncode == 1 and text in done.stderr, done.stderr
+    assert not (checkpoint / "out").exists()
+
+
+def test_words_that_are_missing_are_asked_for(real, tmp_path):
+    for words in (["export", tmp_path], ["export", tmp_path, "item"], ["stat"], ["stat", 1, 2, 3]):
+        done = real.run("rows", *words)
+        assert done.returncode == 2 and "say CHECKPOINT" in done.stderr
+    assert real.run("rows", "stta").returncode == 2

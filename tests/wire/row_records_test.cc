@@ -1,0 +1,95 @@
+#include "common/wire/row_records.h"
+
+#include <algorithm>
+#include <fstream>
+#include <random>
+#include <string>
+
+#include "common/base/ids.h"
+#include "gmock/gmock.h"
+#include "tests/reference/rows_reference.h"
+#include "tests/wire/wire_bytes.h"
+
+namespace bdn {
+namespace {
+
+constexpr size_t kBytes = RecordBytes(/*width=*/2, /*moment_floats=*/1);
+
+Bytes MakeBytes(const RecordsHead& head, const std::vector<uint64_t>& ids) {
+  MutableByteSpan records;
+  Buffer payload = MakeRecords(head, ids, kBytes, &records);
+  for (size_t i = 0; i < records.size(); ++i) records[i] = static_cast<std::byte>(i + 1);
+  return ToBytes(payload.span());
+}
+
+TEST(RowRecords, AreWhatTheDocumentSays) {
+  std::ifstream file(BDN_WIRE_FORMAT_DOCUMENT);
+  std::string digits;
+  bool is_inside = false;
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("```")) {
+      is_inside = line == "```records";
+      continue;
+    }
+    if (!is_inside) continue;
+    for (const char c : line.substr(0, line.find('#'))) {
+      if (c != ' ') digits += c;
+    }
+  }
+  EXPECT_EQ(MakeBytes({.next = 64, .updates = 7}, {3, 9}), Unhex(digits));
+}
+
+TEST(RowRecords, EndInTheirCounters) {
+  const Bytes record = {1, 2, 3, 4, 5, 0, 0, 0, 6, 1, 0, 0};
+  const RowCounters counters = CountersOf(Span(record));
+  EXPECT_EQ(counters.updates, 5u);
+  EXPECT_EQ(counters.changed, 262u);
+}
+
+TEST(RowRecords, AgreeWithTheReferenceOnEveryDamage) {
+  const RowLimits limits{.row_bytes = kBytes, .bucket = 0, .buckets = 1, .rows = 1000};
+  const rows_reference::Facts facts{
+      .segments = 1, .row_bytes = kBytes, .bucket = 0, .buckets = 1, .rows = 1000};
+  const Bytes good = MakeBytes({.next = 4096, .updates = 99, .replaces = true}, {1, 5, 6, 999});
+  std::mt19937 random(1);
+  size_t taken = 0;
+  for (int round = 0; round < 20000; ++round) {
+    Bytes bytes = good;
+    const int changes = static_cast<int>(random() % 3);
+    for (int i = 0; i < changes; ++i) bytes[random() % bytes.size()] ^= 1u << (random() % 8);
+    if (random() % 8 == 0) bytes.resize(random() % (bytes.size() + 1));
+    const auto records = DecodeRecords(Span(bytes), limits);
+    const auto reference = rows_reference::ReadRecords(bytes, facts);
+    ASSERT_EQ(records.ok(), reference.has_value()) << round;
+    if (!records.ok()) continue;
+    ++taken;
+    EXPECT_EQ(records->head.next, reference->next);
+    EXPECT_EQ(records->head.updates, reference->updates);
+    EXPECT_EQ(records->head.replaces, reference->replaces);
+    EXPECT_EQ(records->block.ids, reference->block.ids);
+    EXPECT_EQ(ToBytes(records->block.rows), reference->block.rows);
+  }
+  EXPECT_GT(taken, 5000u);
+  EXPECT_FALSE(DecodeRecords(Span(MakeBytes({.updates = kMaxStep + 1}, {})), limits).ok());
+}
+
+TEST(RecordsAsks, AgreeWithTheReferenceOnEveryDamage) {
+  const Bytes good = ToBytes(EncodeRecordsAsk({.cursor = 64, .since = 3, .most = 1}).span());
+  for (size_t bit = 0; bit < good.size() * 8; ++bit) {
+    Bytes bytes = good;
+    bytes[bit / 8] ^= 1u << (bit % 8);
+    const auto ask = DecodeRecordsAsk(Span(bytes));
+    const auto reference = rows_reference::ReadAsk(bytes);
+    ASSERT_EQ(ask.ok(), reference.has_value()) << bit;
+    if (!ask.ok()) continue;
+    EXPECT_EQ(ask->cursor, reference->cursor);
+    EXPECT_EQ(ask->since, reference->since);
+    EXPECT_EQ(ask->most, reference->most);
+  }
+  for (const size_t size : {0, 23, 25}) {
+    EXPECT_FALSE(DecodeRecordsAsk(Span(Bytes(size, 1))).ok());
+  }
+}
+
+}  // namespace
+}  // namespace bdn
