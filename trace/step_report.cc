@@ -77,20 +77,31 @@ struct Program {
   ProgramTime time;
 };
 
+// Returns the worker through which a process takes part: its host's daemon. Where one machine has
+// several, processes are theirs by ranks, as many each.
+uint32_t DaemonOf(const JobTrace& job, uint32_t process) {
+  std::vector<uint32_t> daemons;
+  Rank processes = 1;
+  const TraceFacts& facts = job.nodes[process].trace.facts;
+  for (uint32_t i = 0; i < job.nodes.size(); ++i) {
+    const TraceFacts& other = job.nodes[i].trace.facts;
+    if (other.host != facts.host || other.boot_id != facts.boot_id) continue;
+    if (other.role == "worker") daemons.push_back(i);
+    if (other.role == "process") processes = std::max(processes, other.rank + 1);
+  }
+  if (daemons.empty()) return process;
+  const size_t share = (static_cast<size_t>(processes) + daemons.size() - 1) / daemons.size();
+  return daemons[std::min(static_cast<size_t>(facts.rank) / share, daemons.size() - 1)];
+}
+
 std::vector<Program> ProgramsOf(const JobTrace& job) {
   std::vector<Program> programs;
   for (uint32_t i = 0; i < job.nodes.size(); ++i) {
     const TraceFacts& facts = job.nodes[i].trace.facts;
     if (facts.role == "server") continue;
-    Program program{i, i, ProgramTime(job.nodes[i].trace.records)};
-    if (program.time.IsEmpty()) continue;
-    for (uint32_t j = 0; facts.role == "process" && j < job.nodes.size(); ++j) {
-      const TraceFacts& other = job.nodes[j].trace.facts;
-      if (other.role == "worker" && other.host == facts.host && other.boot_id == facts.boot_id) {
-        program.worker = j;
-      }
-    }
-    programs.push_back(std::move(program));
+    Program program{i, facts.role == "process" ? DaemonOf(job, i) : i,
+                    ProgramTime(job.nodes[i].trace.records)};
+    if (!program.time.IsEmpty()) programs.push_back(std::move(program));
   }
   return programs;
 }

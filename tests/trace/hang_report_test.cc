@@ -40,7 +40,7 @@ class HungJob {
     workers[worker]
         .Phase(Stage::kQueue, at, at + 10, key, step)
         .Phase(Stage::kEncode, at + 10, at + 20, key, step)
-        .Phase(Stage::kSend, at + 20, at + 25, key, step, static_cast<uint32_t>(4 + server));
+        .Phase(Stage::kSend, at + 20, at + 25, key, step);
     if (!arrives) return;
     servers[server]
         .Phase(Stage::kQueue, at + 30, at + 40, key, step, node)
