@@ -373,10 +373,14 @@ uint32_t MostOf(const std::map<Place, int64_t>& times, const std::string& kind) 
 void GiveReasons(const JobTrace& job, const std::vector<Program>& programs, JobReport* report) {
   std::map<std::string, int64_t> medians;
   for (const auto& kind : report->kinds) medians[kind.kind] = kind.median_ns;
+  // By how much longer than in its median step a program was ready to run and did not.
   std::map<std::pair<uint32_t, uint64_t>, int64_t> queued;
   for (const Program& program : programs) {
+    std::vector<int64_t> all;
+    for (const auto& step : program.time.steps()) all.push_back(step.queued_ns);
+    const int64_t median = Median(std::move(all));
     for (const auto& step : program.time.steps()) {
-      queued[{program.node, step.number}] = step.queued_ns;
+      queued[{program.node, step.number}] = step.queued_ns - median;
     }
   }
   for (StepReport& step : report->steps) {
@@ -399,8 +403,8 @@ void GiveReasons(const JobTrace& job, const std::vector<Program>& programs, JobR
     const auto found = queued.find({node, step.step});
     if (found != queued.end() && found->second * 3 > excess) {
       step.reason += absl::StrFormat(
-          "; its program was ready to run and did not for %.1f ms, so the machine was busy with "
-          "something else",
+          "; its program was ready to run and did not for %.1f ms more than in the median, so the "
+          "machine was busy with something else",
           Ms(found->second));
     }
   }

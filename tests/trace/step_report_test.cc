@@ -170,12 +170,13 @@ TEST(StepReport, SaysWhyTheSlowStepWasSlow) {
 TEST(StepReport, SaysThatAMachineWasBusy) {
   MarkedJob marked;
   for (uint64_t step = 1; step <= 9; ++step) {
-    marked.Step(step, step == 5 ? 2000 : 0, step == 5 ? 1500 : 10);
+    marked.Step(step, step == 5 ? 2000 : 0, step == 5 ? 1600 : 100);
   }
 
   const JobReport report = ExplainJob(marked.Joined());
 
-  EXPECT_THAT(report.steps[4].reason, HasSubstr("ready to run and did not for 1.5 ms"));
+  EXPECT_THAT(report.steps[4].reason, HasSubstr("did not for 1.5 ms more than in the median"));
+  EXPECT_THAT(report.steps[3].reason, IsEmpty());
 }
 
 TEST(StepReport, SpeaksOfExchangesAloneWithoutMarks) {
