@@ -88,6 +88,16 @@ TEST(HangReport, NamesTheWorkerThatHasNotPushed) {
   EXPECT_THAT(text, HasSubstr("a           6     worker 0, worker 2  worker 1"));
 }
 
+TEST(HangReport, ListsWorkersByTheirRanks) {
+  HungJob hung;
+  hung.workers[0].facts["node"] = 9;
+  for (TraceMaker& worker : hung.workers) worker.facts["workers"] = {9, 2, 3};
+  hung.Push(2, 7, 6, 6 * kSecondUs);
+  hung.servers[0].Phase(Stage::kQueue, 6 * kSecondUs, 6 * kSecondUs + 5, 7, 6, 9);
+
+  EXPECT_THAT(ExplainHang(hung.Join()).sentence, HasSubstr("for which worker 0, worker 2 wait"));
+}
+
 TEST(HangReport, TellsAProcessThatWasStoppedFromOneThatRuns) {
   HungJob hung;
   hung.Push(0, 7, 6, 6 * kSecondUs);
