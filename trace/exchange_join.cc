@@ -19,8 +19,9 @@ struct RoundTimes {
   int64_t ruled = kNoTime;
   int64_t encode_begin = kNoTime;
   int64_t replied = kNoTime;
-  int32_t last_worker = -1;
-  int64_t last_accepted = kNoTime;
+  int32_t last_worker = -1;  // as the encoding says
+  int32_t last_to_be_held = -1;
+  int64_t last_held = kNoTime;
 };
 using RoundId = std::tuple<uint64_t, uint64_t, uint32_t>;  // key, step, server's index
 
@@ -92,12 +93,10 @@ class Joiner {
         case Stage::kSend:
           First(exchange, ExchangePoint::kSending, begin);
           First(exchange, ExchangePoint::kSent, end);
-          if (record.peer != 0) exchange->server_node = record.peer;
           break;
         case Stage::kWait:
           First(exchange, ExchangePoint::kSent, begin);
           First(exchange, ExchangePoint::kReplyHere, end);
-          if (record.peer != 0) exchange->server_node = record.peer;
           break;
         case Stage::kDecodeQueue:
           First(exchange, ExchangePoint::kReplyHere, begin);
@@ -130,8 +129,10 @@ class Joiner {
       } else if (*stage == Stage::kSum) {
         round.summed = std::max(round.summed, EndOf(record));
       }
+      server_of_key_[record.key] = trace.facts.node;
       const auto worker = index_of_.find(record.peer);
       if (worker == index_of_.end()) continue;
+      if (*stage == Stage::kEncode) round.last_worker = static_cast<int32_t>(worker->second);
       JoinPush(*stage, record, worker->second, server, &round);
     }
   }
@@ -157,9 +158,9 @@ class Joiner {
       case Stage::kHold:
         First(exchange, ExchangePoint::kAccepted, begin);
         First(exchange, ExchangePoint::kClosed, end);
-        if (begin > round->last_accepted) {
-          round->last_accepted = begin;
-          round->last_worker = static_cast<int32_t>(worker);
+        if (begin > round->last_held) {
+          round->last_held = begin;
+          round->last_to_be_held = static_cast<int32_t>(worker);
         }
         break;
       case Stage::kReply:
@@ -172,12 +173,17 @@ class Joiner {
   }
 
   void FinishRound(Exchange* exchange) {
-    if (exchange->server < 0) return;
+    if (exchange->server < 0) {
+      // A push that has not arrived is on its way to where earlier ones of its key went.
+      const auto server = server_of_key_.find(exchange->key);
+      if (server != server_of_key_.end()) exchange->server_node = server->second;
+      return;
+    }
     const auto found =
         rounds_.find({exchange->key, exchange->step, static_cast<uint32_t>(exchange->server)});
     if (found == rounds_.end()) return;
     const RoundTimes& round = found->second;
-    exchange->last_worker = round.last_worker;
+    exchange->last_worker = round.last_worker >= 0 ? round.last_worker : round.last_to_be_held;
     const auto set = [exchange](ExchangePoint point, int64_t ns) {
       exchange->points[static_cast<size_t>(point)] = ns;
     };
@@ -192,6 +198,7 @@ class Joiner {
   absl::flat_hash_map<NodeId, uint32_t> index_of_;
   absl::flat_hash_map<ExchangeId, size_t> by_id_;
   absl::flat_hash_map<RoundId, RoundTimes> rounds_;
+  absl::flat_hash_map<uint64_t, NodeId> server_of_key_;  // the node that had it last
   std::vector<Exchange> exchanges_;
 };
 

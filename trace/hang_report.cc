@@ -139,10 +139,20 @@ class HangFinder {
       for (const NodeId worker : Expected(rounds)) {
         if (!last.pushed.contains(worker)) open.missing.push_back(worker);
       }
+      for (auto* const nodes : {&open.pushed, &open.missing}) SortByRank(nodes);
       report_.rounds.push_back(std::move(open));
     }
     std::stable_sort(report_.rounds.begin(), report_.rounds.end(),
                      [](const auto& a, const auto& b) { return a.since_ns < b.since_ns; });
+  }
+
+  // Nodes without a recording come last.
+  void SortByRank(std::vector<NodeId>* nodes) const {
+    const auto place_of = [this](NodeId node) {
+      return std::pair(job_.IndexOf(node).value_or(UINT32_MAX), node);
+    };
+    std::sort(nodes->begin(), nodes->end(),
+              [&](NodeId a, NodeId b) { return place_of(a) < place_of(b); });
   }
 
   std::string NameOf(NodeId id) const {

@@ -68,7 +68,7 @@ struct Exchange {
   uint64_t step = 0;
   uint32_t worker = 0;       // its index in JobTrace::nodes
   int32_t server = -1;       // likewise; -1 where no recording tells
-  NodeId server_node = 0;    // the node that it was sent to; 0 where no recording tells
+  NodeId server_node = 0;    // the node that has its key; 0 where no recording tells
   int32_t last_worker = -1;  // the index of the worker whose push closed the round; -1: unknown
   std::array<int64_t, kNumExchangePoints> points;
 

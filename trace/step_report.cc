@@ -77,20 +77,31 @@ struct Program {
   ProgramTime time;
 };
 
+// Returns the worker through which a process takes part: its host's daemon. Where one machine has
+// several, processes are theirs by ranks, as many each.
+uint32_t DaemonOf(const JobTrace& job, uint32_t process) {
+  std::vector<uint32_t> daemons;
+  Rank processes = 1;
+  const TraceFacts& facts = job.nodes[process].trace.facts;
+  for (uint32_t i = 0; i < job.nodes.size(); ++i) {
+    const TraceFacts& other = job.nodes[i].trace.facts;
+    if (other.host != facts.host || other.boot_id != facts.boot_id) continue;
+    if (other.role == "worker") daemons.push_back(i);
+    if (other.role == "process") processes = std::max(processes, other.rank + 1);
+  }
+  if (daemons.empty()) return process;
+  const size_t share = (static_cast<size_t>(processes) + daemons.size() - 1) / daemons.size();
+  return daemons[std::min(static_cast<size_t>(facts.rank) / share, daemons.size() - 1)];
+}
+
 std::vector<Program> ProgramsOf(const JobTrace& job) {
   std::vector<Program> programs;
   for (uint32_t i = 0; i < job.nodes.size(); ++i) {
     const TraceFacts& facts = job.nodes[i].trace.facts;
     if (facts.role == "server") continue;
-    Program program{i, i, ProgramTime(job.nodes[i].trace.records)};
-    if (program.time.IsEmpty()) continue;
-    for (uint32_t j = 0; facts.role == "process" && j < job.nodes.size(); ++j) {
-      const TraceFacts& other = job.nodes[j].trace.facts;
-      if (other.role == "worker" && other.host == facts.host && other.boot_id == facts.boot_id) {
-        program.worker = j;
-      }
-    }
-    programs.push_back(std::move(program));
+    Program program{i, facts.role == "process" ? DaemonOf(job, i) : i,
+                    ProgramTime(job.nodes[i].trace.records)};
+    if (!program.time.IsEmpty()) programs.push_back(std::move(program));
   }
   return programs;
 }
@@ -323,8 +334,8 @@ std::map<Place, int64_t> ByPlace(const StepReport& step) {
   return times;
 }
 
-// The words for a kind at a node, as in "the input of worker 2".
-std::string Words(const JobTrace& job, const Place& place) {
+// Returns what a kind is called in a sentence.
+std::string Words(const std::string& kind) {
   static const std::map<std::string, std::string> kWords = {
       {"waiting", "waiting without an open exchange"},
       {"collection", "garbage collection"},
@@ -343,49 +354,57 @@ std::string Words(const JobTrace& job, const Place& place) {
       {"decode_queue", "replies waiting to be decoded"},
       {"decode", "decoding"},
       {"deliver", "the program's waking up"}};
-  const auto found = kWords.find(place.second);
-  return (found == kWords.end() ? place.second : found->second) + " at " +
-         job.NodeName(place.first);
+  const auto found = kWords.find(kind);
+  return found == kWords.end() ? kind : found->second;
 }
 
-// Says why steps took longer than the median, by what was longer on their paths.
+// Returns the node that had most of a kind's time.
+uint32_t MostOf(const std::map<Place, int64_t>& times, const std::string& kind) {
+  const auto of_kind = [&](const auto& entry) {
+    return entry.first.second == kind ? entry.second : -1;
+  };
+  return std::max_element(times.begin(), times.end(),
+                          [&](const auto& a, const auto& b) { return of_kind(a) < of_kind(b); })
+      ->first.first;
+}
+
+// Says why steps took longer than the median, by the kind that was longer on their paths. Not by
+// the node besides: in most steps the path goes over other nodes, and there is no usual time.
 void GiveReasons(const JobTrace& job, const std::vector<Program>& programs, JobReport* report) {
-  std::map<Place, std::vector<int64_t>> times;
-  std::vector<std::map<Place, int64_t>> by_step;
-  for (const StepReport& step : report->steps) {
-    by_step.push_back(ByPlace(step));
-    for (const auto& [place, ns] : by_step.back()) times[place].push_back(ns);
-  }
-  std::map<Place, int64_t> medians;
-  for (auto& [place, values] : times) {
-    values.resize(report->steps.size(), 0);  // steps whose path did not come there
-    medians[place] = Median(values);
-  }
+  std::map<std::string, int64_t> medians;
+  for (const auto& kind : report->kinds) medians[kind.kind] = kind.median_ns;
+  // By how much longer than in its median step a program was ready to run and did not.
   std::map<std::pair<uint32_t, uint64_t>, int64_t> queued;
   for (const Program& program : programs) {
-    for (const auto& step : program.time.steps())
-      queued[{program.node, step.number}] = step.queued_ns;
+    std::vector<int64_t> all;
+    for (const auto& step : program.time.steps()) all.push_back(step.queued_ns);
+    const int64_t median = Median(std::move(all));
+    for (const auto& step : program.time.steps()) {
+      queued[{program.node, step.number}] = step.queued_ns - median;
+    }
   }
-  for (size_t i = 0; i < report->steps.size(); ++i) {
-    StepReport& step = report->steps[i];
+  for (StepReport& step : report->steps) {
     const int64_t excess = step.Duration() - report->median_ns;
     if (excess * 10 <= report->median_ns) continue;  // such differences are everywhere
-    const auto longer = [&](const Place& place, int64_t ns) { return ns - medians[place]; };
+    const auto by_place = ByPlace(step);
+    std::map<std::string, int64_t> longer;
+    for (const auto& [place, ns] : by_place) longer[place.second] += ns;
+    for (auto& [kind, ns] : longer) ns -= medians[kind];
     const auto worst =
-        std::max_element(by_step[i].begin(), by_step[i].end(), [&](const auto& a, const auto& b) {
-          return longer(a.first, a.second) < longer(b.first, b.second);
-        });
-    if (worst == by_step[i].end() || longer(worst->first, worst->second) <= 0) continue;
+        std::max_element(longer.begin(), longer.end(),
+                         [](const auto& a, const auto& b) { return a.second < b.second; });
+    if (worst == longer.end() || worst->second <= 0) continue;
+    const uint32_t node = MostOf(by_place, worst->first);
     step.reason = absl::StrFormat(
-        "step %d took %.1f ms, %.1f ms more than the median of %.1f ms: %s took %.1f ms of it, and "
-        "%.1f ms in the median",
-        step.step, Ms(step.Duration()), Ms(excess), Ms(report->median_ns), Words(job, worst->first),
-        Ms(worst->second), Ms(medians[worst->first]));
-    const auto found = queued.find({worst->first.first, step.step});
+        "step %d took %.1f ms, %.1f ms more than the median of %.1f ms: %s took %.1f ms of its "
+        "critical path, most of it at %s, and takes %.1f ms in the median",
+        step.step, Ms(step.Duration()), Ms(excess), Ms(report->median_ns), Words(worst->first),
+        Ms(worst->second + medians[worst->first]), job.NodeName(node), Ms(medians[worst->first]));
+    const auto found = queued.find({node, step.step});
     if (found != queued.end() && found->second * 3 > excess) {
       step.reason += absl::StrFormat(
-          "; its program was ready to run and did not for %.1f ms, so the machine was busy with "
-          "something else",
+          "; its program was ready to run and did not for %.1f ms more than in the median, so the "
+          "machine was busy with something else",
           Ms(found->second));
     }
   }

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/file_descriptor.h"
@@ -242,6 +243,9 @@ absl::StatusOr<TraceFacts> ParseFacts(std::span<const std::byte> region) {
                    .servers = reader.Nodes("servers"),
                    .settings = reader.Settings("settings")};
   BDN_RETURN_IF_ERROR(reader.status());
+  // Some are called HOST:PID, to be told from others on their host. Here the number stands beside.
+  const std::string pid = absl::StrCat(":", facts.pid);
+  if (absl::EndsWith(facts.host, pid)) facts.host.resize(facts.host.size() - pid.size());
   if (facts.role != "worker" && facts.role != "server" && facts.role != "process") {
     return DataLoss("its facts are not understood: role '%s' is none", facts.role);
   }

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # What the daemons are linked with, as deploy/docker/Dockerfile installs it; and what a system boots with.
-LIBRARIES = "libgrpc++1.51,libprotobuf32,libssl3,libzmq5,libhwy1,libmicrohttpd12,libprometheus-cpp-core1.0,libfabric1"
+LIBRARIES = "libgrpc++1.51,libprotobuf32,zlib1g,libssl3,libzmq5,libhwy1,libmicrohttpd12,libprometheus-cpp-core1.0,libfabric1"
 SYSTEM = "systemd,systemd-sysv,dbus,python3"
 
 

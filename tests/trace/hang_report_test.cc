@@ -40,7 +40,7 @@ class HungJob {
     workers[worker]
         .Phase(Stage::kQueue, at, at + 10, key, step)
         .Phase(Stage::kEncode, at + 10, at + 20, key, step)
-        .Phase(Stage::kSend, at + 20, at + 25, key, step, static_cast<uint32_t>(4 + server));
+        .Phase(Stage::kSend, at + 20, at + 25, key, step);
     if (!arrives) return;
     servers[server]
         .Phase(Stage::kQueue, at + 30, at + 40, key, step, node)
@@ -86,6 +86,16 @@ TEST(HangReport, NamesTheWorkerThatHasNotPushed) {
   EXPECT_THAT(text, StartsWith(report.sentence + ".\n"));
   EXPECT_THAT(text, HasSubstr("OPEN ROUND"));
   EXPECT_THAT(text, HasSubstr("a           6     worker 0, worker 2  worker 1"));
+}
+
+TEST(HangReport, ListsWorkersByTheirRanks) {
+  HungJob hung;
+  hung.workers[0].facts["node"] = 9;
+  for (TraceMaker& worker : hung.workers) worker.facts["workers"] = {9, 2, 3};
+  hung.Push(2, 7, 6, 6 * kSecondUs);
+  hung.servers[0].Phase(Stage::kQueue, 6 * kSecondUs, 6 * kSecondUs + 5, 7, 6, 9);
+
+  EXPECT_THAT(ExplainHang(hung.Join()).sentence, HasSubstr("for which worker 0, worker 2 wait"));
 }
 
 TEST(HangReport, TellsAProcessThatWasStoppedFromOneThatRuns) {

@@ -77,7 +77,7 @@ TEST(JobTrace, HasThePartsOfAWorkerAloneWithoutItsServer) {
   ASSERT_TRUE(job.ok());
   EXPECT_EQ(PartsText(job->exchanges[0]),
             "queue 10 encode 10 send 5 answer 255 decode_queue 10 decode 10");
-  EXPECT_EQ(job->exchanges[0].server_node, 3U);
+  EXPECT_EQ(job->exchanges[0].server_node, 0U);
   EXPECT_THAT(job->warnings, ElementsAre(HasSubstr("no recording of server 0")));
 }
 

@@ -151,7 +151,7 @@ TEST_F(TimelineTest, ShowsWaitingAsEventsThatMayCross) {
   EXPECT_EQ(begun.size(), 12U);
   for (const Json& event : ends) EXPECT_GT(event["ts"].get<double>(), begun.at(event["id"]));
   EXPECT_EQ(begins[0]["args"]["subject"], "fc.weight");
-  EXPECT_EQ(begins[0]["args"]["peer"], "server 0");
+  EXPECT_EQ(EventsOf(timeline, "b", "hold")[0]["args"]["peer"], "worker 0");
 }
 
 TEST_F(TimelineTest, NoSlicesOfAThreadCross) {

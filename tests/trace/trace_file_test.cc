@@ -71,6 +71,14 @@ TEST(TraceFile, HasAllThatWasWritten) {
   EXPECT_EQ(trace->bytes_cut, 0U);
 }
 
+TEST(TraceFile, TakesTheNumberOfAProcessOffItsHost) {
+  TraceMaker maker("worker", 1);
+  maker.facts["host"] = "gpu3:4001";
+  EXPECT_EQ(maker.Read().facts.host, "gpu3");
+  maker.facts["host"] = "gpu3:4002";
+  EXPECT_EQ(maker.Read().facts.host, "gpu3:4002");
+}
+
 TEST(TraceFile, CutAnywhereHasItsFirstRecordsOrIsRefused) {
   const std::string bytes = Whole().Bytes();
   const auto blocks = *reinterpret_cast<const uint64_t*>(bytes.data() + 88);

@@ -177,17 +177,16 @@ class TraceMaker {
 inline int64_t AddExchange(TraceMaker* worker, TraceMaker* server, int64_t at, uint64_t key,
                            uint64_t step, int64_t hold_us, int64_t ahead_us = 0) {
   const auto node = worker->facts["node"].get<uint32_t>();
-  const auto to = server->facts["node"].get<uint32_t>();
   const int64_t there = at + 30 + ahead_us;  // when the push arrives
   worker->Phase(Stage::kQueue, at, at + 10, key, step)
       .Phase(Stage::kEncode, at + 10, at + 20, key, step)
-      .Phase(Stage::kSend, at + 20, at + 25, key, step, to);
+      .Phase(Stage::kSend, at + 20, at + 25, key, step);
   server->Phase(Stage::kQueue, there, there + 10, key, step, node)
       .Phase(Stage::kSum, there + 10, there + 20, key, step, node)
       .Phase(Stage::kHold, there + 20, there + 20 + hold_us, key, step, node)
       .Phase(Stage::kReply, there + 40 + hold_us, there + 45 + hold_us, key, step, node);
   const int64_t back = at + 30 + 50 + hold_us;  // when the reply is here
-  worker->Phase(Stage::kWait, at + 25, back, key, step, to)
+  worker->Phase(Stage::kWait, at + 25, back, key, step)
       .Phase(Stage::kDecodeQueue, back, back + 10, key, step)
       .Phase(Stage::kDecode, back + 10, back + 20, key, step)
       .Phase(Stage::kDeliver, back + 20, back + 21, key, step);
