@@ -1,4 +1,4 @@
-"""Names for what a program does, in the recording of its job (docs/tracing_marks.md)."""
+"""Names for what a program does, in the recording of its job (docs/tracing.md)."""
 
 from __future__ import annotations
 

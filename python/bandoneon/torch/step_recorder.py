@@ -1,4 +1,4 @@
-"""What a program does in its steps, recorded as marks of its worker: docs/tracing_marks.md."""
+"""What a program does in its steps, recorded as marks of its worker: docs/tracing.md."""
 
 import collections
 import functools
