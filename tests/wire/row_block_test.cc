@@ -1,12 +1,12 @@
 #include "common/wire/row_block.h"
 
-#include <fstream>
 #include <random>
 #include <set>
 
 #include "common/wire/packed_ids.h"
 #include "gmock/gmock.h"
 #include "tests/reference/rows_reference.h"
+#include "tests/wire/document_block.h"
 #include "tests/wire/wire_bytes.h"
 
 namespace bdn {
@@ -95,25 +95,12 @@ Bytes MakeBlock(const Ids& ids, const Ids& wanted, size_t row_bytes) {
 }
 
 TEST(RowBlocks, AreWhatTheDocumentSays) {
-  std::ifstream file(BDN_WIRE_FORMAT_DOCUMENT);
-  std::string digits;
-  bool is_inside = false;
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("```")) {
-      is_inside = line == "```rows";
-      continue;
-    }
-    if (!is_inside) continue;
-    for (const char c : line.substr(0, line.find('#'))) {
-      if (c != ' ') digits += c;
-    }
-  }
   const Bytes block = MakeBlock({3, 4, 9}, {4}, 2);
   const std::vector<std::optional<size_t>> lengths = {block.size(), std::nullopt, 8};
   const RowPayload payload = MakeRowPayload(lengths);
   std::ranges::copy(Span(block), payload.parts[0].begin());
   (void)WriteRowBlock({}, {}, payload.parts[2]);
-  EXPECT_EQ(ToBytes(payload.bytes.span()), Unhex(digits));
+  EXPECT_EQ(ToBytes(payload.bytes.span()), ReadDocumentBlock("rows"));
 }
 
 TEST(RowBlocks, AgreeWithTheReferenceOnEveryDamage) {

@@ -1,13 +1,12 @@
 #include "common/wire/row_records.h"
 
 #include <algorithm>
-#include <fstream>
 #include <random>
-#include <string>
 
 #include "common/base/ids.h"
 #include "gmock/gmock.h"
 #include "tests/reference/rows_reference.h"
+#include "tests/wire/document_block.h"
 #include "tests/wire/wire_bytes.h"
 
 namespace bdn {
@@ -23,20 +22,7 @@ Bytes MakeBytes(const RecordsHead& head, const std::vector<uint64_t>& ids) {
 }
 
 TEST(RowRecords, AreWhatTheDocumentSays) {
-  std::ifstream file(BDN_WIRE_FORMAT_DOCUMENT);
-  std::string digits;
-  bool is_inside = false;
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("```")) {
-      is_inside = line == "```records";
-      continue;
-    }
-    if (!is_inside) continue;
-    for (const char c : line.substr(0, line.find('#'))) {
-      if (c != ' ') digits += c;
-    }
-  }
-  EXPECT_EQ(MakeBytes({.next = 64, .updates = 7}, {3, 9}), Unhex(digits));
+  EXPECT_EQ(MakeBytes({.next = 64, .updates = 7}, {3, 9}), ReadDocumentBlock("records"));
 }
 
 TEST(RowRecords, EndInTheirCounters) {

@@ -1,38 +1,18 @@
 // The worked example of proto/wire_format.md, byte for byte.
 
-#include <fstream>
-#include <sstream>
-#include <string>
+#include <vector>
 
 #include "common/wire/frame.h"
 #include "compressors/codec_spec.h"
 #include "gmock/gmock.h"
+#include "tests/wire/document_block.h"
 #include "tests/wire/wire_bytes.h"
 
 namespace bdn {
 namespace {
 
-// The bytes of the document's ```hex block, without its comments.
-Bytes ReadExample() {
-  std::ifstream file(BDN_WIRE_FORMAT_DOCUMENT);
-  EXPECT_TRUE(file.is_open());
-  std::string digits;
-  bool is_inside = false;
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("```")) {
-      is_inside = line == "```hex";
-      continue;
-    }
-    if (!is_inside) continue;
-    for (const char c : line.substr(0, line.find('#'))) {
-      if (c != ' ') digits += c;
-    }
-  }
-  return Unhex(digits);
-}
-
 TEST(WireDocumentTest, ItsExampleIsTheGoldenPush) {
-  EXPECT_EQ(ReadExample(), ReadGoldenFrames().at("push"));
+  EXPECT_EQ(ReadDocumentBlock("hex"), ReadGoldenFrames().at("push"));
 }
 
 TEST(WireDocumentTest, ItsExampleIsWhatOneBitSends) {
@@ -51,7 +31,7 @@ TEST(WireDocumentTest, ItsExampleIsWhatOneBitSends) {
   header.num_elements = x.size();
   header.epoch = 1;
   header.catalogue_version = 4;
-  EXPECT_EQ(FrameBytes(MakeFrame(header, payload.Prefix(used))), ReadExample());
+  EXPECT_EQ(FrameBytes(MakeFrame(header, payload.Prefix(used))), ReadDocumentBlock("hex"));
 }
 
 }  // namespace
