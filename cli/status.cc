@@ -8,6 +8,7 @@
 #include "cli/commands.h"
 #include "cli/stage_table.h"
 #include "common/base/byte_text.h"
+#include "trace/text_table.h"
 #include "worker/c_api/bandoneon.h"
 
 namespace bdn::cli {
@@ -49,24 +50,6 @@ std::vector<std::string> SettingsOf(const CommandFlags& flags) {
   }
   if (flags.Has("insecure")) settings.emplace_back("insecure=true");
   return settings;
-}
-
-// Returns rows of equal length as a table, with columns as wide as they need be. The first row is
-// the heading.
-std::string Table(const std::vector<std::vector<std::string>>& rows) {
-  std::vector<size_t> widths(rows[0].size(), 0);
-  for (const auto& row : rows) {
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  std::string text;
-  for (const auto& row : rows) {
-    std::string line;
-    for (size_t i = 0; i < row.size(); ++i) {
-      line += absl::StrFormat("%-*s", static_cast<int>(widths[i] + 2), row[i]);
-    }
-    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
-  }
-  return text;
 }
 
 std::string Number(const Json& value) { return absl::StrFormat("%d", value.get<int64_t>()); }
@@ -128,7 +111,7 @@ std::string Describe(const Json& job) {
          absl::StrFormat("%.1f s ago", node.at("seconds_since_heard").get<double>()),
          AddressOf(node)});
   }
-  text += Table(rows);
+  text += TextTable(rows);
   for (const Json& node : job.at("nodes")) text += HeldBy(node);
   return text;
 }
