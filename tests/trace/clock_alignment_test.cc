@@ -1,5 +1,6 @@
 #include "trace/clock_alignment.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -50,20 +51,30 @@ void AddExchangeOf(const std::vector<TestClock>& clocks, uint32_t worker, uint32
 
 // Exchanges of all workers (the even clocks) with all servers (the odd ones) for so many seconds,
 // each way at least `least_ns` long.
-std::vector<ClockBound> Exchanges(const std::vector<TestClock>& clocks, int seconds,
-                                  int64_t least_ns) {
+struct TestExchanges {
   std::vector<ClockBound> bounds;
+  int64_t least_round_trip_ns;
+};
+TestExchanges ExchangesOf(const std::vector<TestClock>& clocks, int seconds, int64_t least_ns) {
+  std::vector<ClockBound> bounds;
+  int64_t least_round_trip_ns = kSecond;
   Numbers numbers;
   for (int64_t at = kSecond; at < (1 + seconds) * kSecond; at += kSecond / 20) {
     for (uint32_t worker = 0; worker < clocks.size(); worker += 2) {
       for (uint32_t server = 1; server < clocks.size(); server += 2) {
-        AddExchangeOf(clocks, worker, server, at + numbers.Below(1'000'000),
-                      least_ns + numbers.Below(2'000'000), least_ns + numbers.Below(2'000'000),
+        const int64_t there = least_ns + numbers.Below(2'000'000);
+        const int64_t back = least_ns + numbers.Below(2'000'000);
+        least_round_trip_ns = std::min(least_round_trip_ns, there + back);
+        AddExchangeOf(clocks, worker, server, at + (there + back) % 1'000'000, there, back,
                       &bounds);
       }
     }
   }
-  return bounds;
+  return {bounds, least_round_trip_ns};
+}
+std::vector<ClockBound> Exchanges(const std::vector<TestClock>& clocks, int seconds,
+                                  int64_t least_ns) {
+  return ExchangesOf(clocks, seconds, least_ns).bounds;
 }
 
 std::vector<ClockMap> Align(const std::vector<TestClock>& clocks,
@@ -75,15 +86,15 @@ std::vector<ClockMap> Align(const std::vector<TestClock>& clocks,
 TEST(ClockAlignment, FindsOffsetsAndDriftWithinHalfTheLeastRoundTrip) {
   for (const int seconds : {2, 9, 30, 600}) {
     for (const double drift : {0.0, 50e-6, -50e-6}) {
-      constexpr int64_t kLeast = 200'000;  // each way, so that half the round trip is as much
       const std::vector<TestClock> clocks = {
           {}, {5 * kSecond, drift}, {-3600 * kSecond, -drift / 2}, {77 * kSecond, drift / 3}};
-      const auto maps = Align(clocks, Exchanges(clocks, seconds, kLeast));
+      const TestExchanges exchanges = ExchangesOf(clocks, seconds, 200'000);
+      const auto maps = Align(clocks, exchanges.bounds);
       for (size_t i = 0; i < clocks.size(); ++i) {
         EXPECT_THAT(maps[i].jumps(), IsEmpty());
         for (int64_t at = kSecond; at <= (1 + seconds) * kSecond; at += kSecond / 3) {
           const int64_t error = maps[i].ToCommon(clocks[i].At(at)) - at;
-          ASSERT_LE(std::abs(error), kLeast)
+          ASSERT_LE(std::abs(error), exchanges.least_round_trip_ns / 2)
               << "clock " << i << " at " << at << ", " << seconds << " s, drift " << drift;
           ASSERT_LE(std::abs(error), maps[i].UncertaintyNs() + 20'000);
         }
