@@ -12,6 +12,7 @@ namespace {
 
 constexpr int64_t kShortWindowNs = 1'000'000'000;
 constexpr int64_t kLongWindowNs = 10'000'000'000;
+constexpr double kLikelyDrift = 1e-4;
 constexpr int64_t kContradictionNs = 200'000;
 constexpr double kMaxDrift = 1e-3;     // more than any clock has: it jumped instead
 constexpr size_t kDriftWindows = 200;  // all pairs of them are compared
@@ -189,8 +190,9 @@ std::vector<std::span<const TimedInterval>> BetweenJumps(
   return parts;
 }
 
-// Returns the smallest drift with which a line goes through all intervals of each part; where none
-// does, the median of the slopes between intervals that are far from each other.
+// Returns the middle of the drifts with which a line goes through all intervals of each part, and
+// which clocks have; where none does, the median of the slopes between intervals that are far from
+// each other.
 double DriftThrough(const std::vector<TimedInterval>& intervals) {
   double least = -kMaxDrift;
   double most = kMaxDrift;
@@ -211,6 +213,9 @@ double DriftThrough(const std::vector<TimedInterval>& intervals) {
       }
     }
   }
+  const double likely_least = std::max(least, -kLikelyDrift);
+  const double likely_most = std::min(most, kLikelyDrift);
+  if (likely_least <= likely_most) return (likely_least + likely_most) / 2;
   if (least <= most) return std::clamp(0.0, least, most);
   if (slopes.empty()) return 0;
   const auto middle = slopes.begin() + static_cast<ptrdiff_t>(slopes.size() / 2);

@@ -59,7 +59,7 @@ class ClockMap {
 // Estimates the ways of so many clocks to clock 0 from what came before what. The bounds of an
 // exchange, in both directions, follow each other. Windows of 10 s are solved as difference
 // constraints over all clocks, and the middle of what they leave is taken; before, each clock's
-// drift is taken out, the smallest one that fits. Between windows the offset goes on a line, but
+// drift is taken out, the middle of those that fit. Between windows the offset goes on a line, but
 // where the clock has jumped. `time_of_day[i]` is what clock i lacks to the
 // time of day of its machine, for clocks that no exchanges tie to clock 0.
 std::vector<ClockMap> AlignClocks(uint32_t clocks, std::span<const ClockBound> bounds,
