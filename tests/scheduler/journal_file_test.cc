@@ -369,7 +369,9 @@ TEST_F(JournalFileTest, IsNotOpenedWhileAnotherSchedulerBegins) {
   const auto first = Open();
   LoseLock();
   const auto second = TryOpen([&](std::string_view call) {
-    if (call == "create") EXPECT_TRUE(first.journal->Begin(kNew).ok());
+    if (call == "create") {
+      EXPECT_TRUE(first.journal->Begin(kNew).ok());
+    }
     return 0;
   });
   EXPECT_TRUE(absl::IsAlreadyExists(second.status())) << second.status();

@@ -234,7 +234,9 @@ TEST(ReturningWorker, TakesPartInExactSumsFromTheNextStepOn) {
       EXPECT_THAT(*worker.Meet("b", kLong), ElementsAre(0, 1, 2));
       for (int i = 2; i >= 0; --i) EXPECT_THAT(broadcast(worker, i), Each(40.0f + i));
       // What the newcomer lacks, and then something that is new to all.
-      if (time == 1) EXPECT_TRUE(worker.Declare({Tensor("new 0", 9)}, kLong).ok());
+      if (time == 1) {
+        EXPECT_TRUE(worker.Declare({Tensor("new 0", 9)}, kLong).ok());
+      }
       EXPECT_TRUE(worker.Declare({Tensor("new " + std::to_string(time), 9)}, kLong).ok());
     });
     steps(first, first + 1, 24);
