@@ -119,7 +119,7 @@ def test_a_push_that_is_refused_leaves_those_before_it_in_flight():
         results, error = worker.wait_all([tickets[0], 98765, more[0]])
         assert [result.step for result in results] == [1]
         assert isinstance(error, bandoneon.NotFound)
-        assert worker.wait_all(more) == ([(1, False, False)], None)
+        assert worker.wait_all(more) == ([(1, False, False, 0)], None)
         return tensors
 
     for a, b, c in run_job(job):

@@ -10,7 +10,7 @@ from ..errors import InvalidArgument, Unimplemented
 from ..worker import Declaration
 from .link_options import LinkOptions
 from .shards import is_shard
-from .tensors import host_zeros
+from .tensors import host_values, host_zeros
 
 # A sketch that finds everything again has 1.3 cells for each element that is not zero in the union, and more where
 # those are few; with a bit an element besides it is shorter than the half of float32 up to a fifth of them.
@@ -164,7 +164,7 @@ class SparseSketches:
         """The largest of what any worker has seen, by parameter: a worker whose parameter is frozen has seen none."""
         size, width = self._worker.size, len(shares) + 1
         table = host_zeros(size * width).view(size, width)
-        table[self._worker.rank] = torch.tensor([1.0, *shares])  # 1: how many they are is not the same to all at once.
+        table[self._worker.rank] = host_values([1.0, *shares])  # 1: how many they are is not the same to all at once.
         declaration = Declaration(f"{self._parameters.prefix}shares for {len(shares)} sketches", table.numel())
         tensor = self._worker.declare_once(declaration, self._timeout, owner=self._parameters.reference)
         ticket = self._worker.push(tensor, table.data_ptr(), keep=table)
