@@ -88,6 +88,7 @@ class GrpcControlPlane final : public ControlPlane {
   Mutex mu_;
   Rank rank_ ABSL_GUARDED_BY(mu_) = 0;
   JobConfig config_ ABSL_GUARDED_BY(mu_);
+  Role role_ ABSL_GUARDED_BY(mu_) = Role::kWorker;
   // The version of the catalogue that Declare has returned.
   uint32_t declared_ ABSL_GUARDED_BY(mu_) = 0;
   // The number of the declaration whose end is not known yet.
@@ -168,6 +169,7 @@ absl::StatusOr<JoinResult> GrpcControlPlane::Join(const JoinRequest& request,
   if (calls_.is_closed()) return Cancelled("the connection to the scheduler was closed");
   rank_ = result.rank;
   config_ = result.config;
+  role_ = request.role;
   // From here on the scheduler expects to hear this node.
   heartbeat_thread_ = StartThread("bdn-heartbeat", [this] { RunHeartbeats(); });
   return result;
@@ -335,12 +337,17 @@ absl::Status GrpcControlPlane::Leave(const absl::Status& reason, absl::Duration 
     return calls_.Leave(message, left + kAnswerGrace);
   };
   absl::Duration patience = timeout;
-  if (!reason.ok()) {
-    // A node that has failed waits a little only: the next scheduler finds it lost.
+  bool is_server;
+  {
     MutexLock lock(&mu_);
-    patience = std::min(patience, config_.lease_timeout);
+    is_server = role_ == Role::kServer;
+    // A node that has failed waits a little only: the next scheduler finds it lost.
+    if (!reason.ok()) patience = std::min(patience, config_.lease_timeout);
   }
-  return calls_.RetryAtReturn(clock_->Now() + patience, leave);
+  const absl::Status left = calls_.RetryAtReturn(clock_->Now() + patience, leave);
+  // A job that runs goes on without a server that leaves, and that news may be here before the
+  // answer.
+  return is_server && reason.ok() && IsEvicted(left) ? absl::OkStatus() : left;
 }
 
 void GrpcControlPlane::Close() {
