@@ -234,7 +234,7 @@ def test_a_sparse_gradient_is_told_to_travel_as_rows():
 
 
 @pytest.mark.parametrize("options, error, why", [
-    (dict(links=bdn.Links(sparse="sketches")), bandoneon.InvalidArgument, "sparse='sketches' is neither"),
+    (dict(links=bdn.Links(sparse="sketches")), bandoneon.InvalidArgument, "sparse='sketches' is none of 'refuse', 'dense', 'rows' and 'sketch'"),
     (dict(sparse="sketch", push="int8"), bandoneon.InvalidArgument, "push='int8'.* leave push, pull, momentum"),
     (dict(links=bdn.Links(sparse="sketch", warmup=3)), bandoneon.InvalidArgument, "leave push, pull, momentum"),
     (dict(sparse="sketch", overlap="forward"), bandoneon.errors.Unimplemented, "overlap='forward': use"),

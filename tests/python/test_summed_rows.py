@@ -220,7 +220,7 @@ def test_adding_to_a_mean_is_refused():
     [
         (lambda m, w: made(m, w, dict(sparse="rows"), named=m.named_parameters()), "the model in place of"),
         (lambda m, w: made(m, w, dict(sparse="rows"), overlap="forward"), "overlap='forward'"),
-        (lambda m, w: made(m, w, dict(sparse="row")), "none of 'refuse', 'dense' and 'rows'"),
+        (lambda m, w: made(m, w, dict(sparse="row")), "none of 'refuse', 'dense', 'rows' and 'sketch'"),
         (lambda m, w: made(m, w, dict(sparse="rows", sparse_as_dense=True)), "contradict"),
         (lambda m, w: made(m, w, dict(sparse="rows", push="ef(int8)")), "a residual would be kept"),
         (lambda m, w: made(m, w, dict(sparse="rows", warmup=3)), "warmup=3"),
