@@ -1,5 +1,7 @@
 """Gradients that are dense tensors of mostly zeros, as those of pruned and masked models, sent as sketches."""
 
+from __future__ import annotations
+
 import math
 import warnings
 from dataclasses import dataclass
