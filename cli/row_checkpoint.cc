@@ -345,7 +345,7 @@ absl::StatusOr<std::vector<RecordPlace>> FindRecords(const SavedTable& table, ui
             });
     if (!read.ok()) return read;
   }
-  // What a row is now is in the last file that has it, which also has the newest count of changes.
+  // The last file that has a row has its present values, and the newest count of changes.
   std::vector<size_t> order(places.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::ranges::stable_sort(order, {}, [&](size_t i) { return places[i].id; });

@@ -56,7 +56,7 @@ class Slot {
   const std::shared_ptr<Recording> recording_;
 };
 
-// Of the recordings to which this thread has added, the last one first. A thread has one or two.
+// The blocks of this thread in recordings: that of the recording that it used last comes first.
 thread_local std::vector<std::unique_ptr<Slot>> slots;
 
 int64_t ReadClock(clockid_t id) {

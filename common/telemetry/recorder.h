@@ -39,7 +39,7 @@ struct RecorderOptions {
   uint64_t max_file_bytes = 0;    // then later records take the place of the oldest ones
   TraceSteps steps;               // what belongs to no step is recorded always
   std::string trouble_directory;  // of files that are written when an exchange is late or fails
-  // What was given for this process, by name, for readers.
+  // The settings that were given for this process, by name. Readers of a recording see them.
   std::vector<std::pair<std::string, std::string>> settings;
 };
 // Reads recorder-bytes, trace, trace-bytes, trace-steps and recorder-dir.

@@ -23,7 +23,7 @@ constexpr uint32_t kMostBlockBytes = 64 << 10;
 constexpr uint64_t kReserveBytes = uint64_t{1} << 20;
 constexpr int kMostFilesOfAProcess = 1000;
 
-// Where the numbers of a block's header lie.
+// The places of the numbers in a block's header.
 constexpr size_t kSequenceAt = 0;
 constexpr size_t kThreadAt = 8;
 constexpr size_t kRecordsAt = 12;

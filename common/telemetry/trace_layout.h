@@ -21,7 +21,7 @@ inline constexpr uint16_t kTraceNoThread = 0xffff;
 inline constexpr uint32_t kTraceTickNs = 16;  // the unit of cpu and of queued time
 inline constexpr char kTraceSuffix[] = ".bdntrace";
 
-// What a record is about. Phases have the numbers of Stage.
+// The kinds of records. Phases have the numbers of Stage.
 enum class TraceKind : uint8_t {
   kStep = 32,
   kForward = 33,

@@ -82,6 +82,8 @@ absl::StatusOr<std::unique_ptr<HostClient>> HostClient::Attach(const Options& op
       .answer = [self](wire::Answer answer) { return self->calls_.OnAnswer(std::move(answer)); },
       .over =
           [self](const absl::Status& status) {
+            Recorder* const recorder = self->recorder_of_channel_.load();
+            if (recorder != nullptr) recorder->WriteOnTrouble(std::string(status.message()));
             self->calls_.Fail(status);
             self->pushes_.Fail(status);
           },
@@ -90,6 +92,7 @@ absl::StatusOr<std::unique_ptr<HostClient>> HostClient::Attach(const Options& op
   client->recorder_ = Recorder::Open(
       recorder,
       {.job = options.job_id, .role = "process", .host = HostAndPid(), .rank = client->rank()});
+  self->recorder_of_channel_ = self->recorder_.get();
   return client;
 }
 

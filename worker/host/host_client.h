@@ -1,6 +1,7 @@
 #ifndef BANDONEON_WORKER_HOST_HOST_CLIENT_H_
 #define BANDONEON_WORKER_HOST_HOST_CLIENT_H_
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -98,6 +99,8 @@ class HostClient final : public Client {
   AttachedPushes pushes_;
 
   std::unique_ptr<Recorder> recorder_;  // null: nothing is recorded; made by Attach
+  // The same, for the channel's thread, which runs before it is made.
+  std::atomic<Recorder*> recorder_of_channel_ = nullptr;
   Mutex declaring_;  // lets one declaration go on at a time; taken before the parts' locks
   Mutex mu_;
   bool has_left_ ABSL_GUARDED_BY(mu_) = false;
