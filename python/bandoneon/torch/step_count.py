@@ -1,8 +1,6 @@
 """How many steps an optimizer has ended: each push says it, and one round is of one step in all workers."""
 
-import weakref
-
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from . import any_optimizer
 
 
 class StepCount:
@@ -37,32 +35,20 @@ class SteppedRounds:
         self._ended = 0
         self._has_stepped = False
         self._is_known = True
-        itself = weakref.ref(self)
+        self._recorder = recorder
+        self._steps = steps
+        any_optimizer.follow(self)
 
-        def after_step(optimizer, args, kwargs):
-            watch = itself()
-            if watch is not None:
-                watch._note(optimizer)
+    def before_any_step(self, optimizer):
+        if self._recorder is not None and self._has_part_of(optimizer):
+            self._recorder.begin_optimizer()
 
-        after_step.looks_at_no_gradients = True
-        self._handles = [register_optimizer_step_post_hook(after_step)]
-        if recorder is not None:
-            self._handles += self._record(recorder, steps)
-        weakref.finalize(self, _remove, self._handles).atexit = False
-
-    def _record(self, recorder, steps):
-        has_part = _has_part_of(self._ids)
-
-        def before(optimizer, args, kwargs):
-            if has_part(optimizer):
-                recorder.begin_optimizer()
-
-        def after(optimizer, args, kwargs):
-            if has_part(optimizer):
-                recorder.end_optimizer(optimizer, steps)
-
-        before.looks_at_no_gradients = after.looks_at_no_gradients = True
-        return [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
+    def after_any_step(self, optimizer):
+        if self._recorder is None and self._has_stepped or not self._has_part_of(optimizer):
+            return
+        self._has_stepped = True
+        if self._recorder is not None:
+            self._recorder.end_optimizer(optimizer, self._steps)
 
     def begin_round(self):
         """The count as Push has it, 0 where it is not known."""
@@ -76,20 +62,10 @@ class SteppedRounds:
         self._is_known = False
 
     def close(self):
-        _remove(self._handles)
+        any_optimizer.leave(self)
 
-    def _note(self, optimizer):
-        if not self._has_stepped:
-            self._has_stepped = _has_part_of(self._ids)(optimizer)
-
-
-def _has_part_of(ids):
-    return lambda optimizer: any(not ids.isdisjoint(map(id, group["params"])) for group in optimizer.param_groups)
-
-
-def _remove(handles):
-    for handle in handles:
-        handle.remove()
+    def _has_part_of(self, optimizer):
+        return any(not self._ids.isdisjoint(map(id, group["params"])) for group in optimizer.param_groups)
 
 
 def program_steps(ended):

@@ -9,12 +9,11 @@ import time
 import weakref
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from .. import marks
 from .._native import NO_TENSOR
 from ..json_log import LOGGER as _log
-from . import backward_pass
+from . import any_optimizer, backward_pass
 from .model_hooks import ModelHook, is_compiling
 from .torch_internals import is_profiling, module_of
 
@@ -76,7 +75,7 @@ class StepRecorder:
         self.note_ready = self._instants.append
         self._handed_over = marks.clock()
         self._hooks = weakref.WeakKeyDictionary()  # by their owner, as each optimizer of ours has one
-        self._any_optimizer = []  # hooks on all of torch's
+        self._follows_any = False
         self._thread = None  # whose steps those are
         # Readings, None where there is none:
         self._first = None  # at the first mark of all
@@ -128,23 +127,17 @@ class StepRecorder:
         """For a program that exchanges gradients by push_pull() alone: its steps are those of torch's optimizers in
         the thread that calls this."""
         self._thread = threading.get_ident()
-        if self._any_optimizer:
-            return
-        itself = weakref.ref(self)
+        if not self._follows_any:
+            self._follows_any = True
+            any_optimizer.follow(self)
 
-        def before(optimizer, args, kwargs):
-            recorder = itself()
-            if recorder is not None and recorder._follows():
-                recorder.begin_optimizer()
+    def before_any_step(self, optimizer):
+        if self._follows():
+            self.begin_optimizer()
 
-        def after(optimizer, args, kwargs):
-            recorder = itself()
-            if recorder is not None and recorder._follows():
-                recorder.end_optimizer(optimizer, lambda: 1)
-
-        before.looks_at_no_gradients = after.looks_at_no_gradients = True
-        self._any_optimizer += [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
-        weakref.finalize(self, backward_pass.remove, self._any_optimizer).atexit = False
+    def after_any_step(self, optimizer):
+        if self._follows():
+            self.end_optimizer(optimizer, lambda: 1)
 
     def _follows(self):
         return not self._hooks and threading.get_ident() == self._thread
@@ -311,7 +304,8 @@ class StepRecorder:
     def _stop(self):
         self._is_on = False
         self._unwatch()
-        for handles in [*self._hooks.values(), self._any_optimizer]:
+        any_optimizer.leave(self)
+        for handles in self._hooks.values():
             backward_pass.remove(handles)
         self._spans.clear()
         self._instants.clear()
