@@ -90,6 +90,23 @@ def test_served_tables_are_torchs_of_the_merged_batch(rule):
             assert error < 2e-6, (rule, name, float(error))
 
 
+def test_a_compiled_model_gets_its_rows_between_graphs():
+    def job(worker, compiled):
+        model = Net()
+        rows.serve_tables(model)
+        optimizer = rows.RowOptimizer(model, rule="sgd", lr=0.1, worker=worker)
+        called = torch.compile(model, backend="eager") if compiled else model
+        for step in range(3):
+            batch = batch_of(worker.rank, step)
+            (called(batch) - batch[2]).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return tables_of(model, optimizer)
+
+    plain, compiled = (run_job(lambda worker: job(worker, how), workers=1)[0] for how in (False, True))
+    assert all(torch.equal(plain[name], compiled[name]) for name in plain)
+
+
 def test_no_size_of_the_job_changes_a_bit():
     how = dict(rule="adagrad", push="int8", pull="int8")
     first = run_job(lambda w: train(w, 10, wanted=True, **how), 3, servers=1, row_buckets=1, seed=1)

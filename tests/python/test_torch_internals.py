@@ -4,6 +4,8 @@ import importlib.util
 import pathlib
 import pkgutil
 import re
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -125,6 +127,12 @@ def test_live_objects_are_found_without_asking_what_they_pretend_to_be():
 
     kept = [Kind(), Pretends()]
     assert torch_internals.live_objects(Kind) == kept[:1]
+
+
+def test_the_compiler_of_torch_is_imported_by_a_program_that_compiles_alone():
+    # Its import takes as long as that of all of torch.
+    code = "import sys, bandoneon.torch, bandoneon.graph; print([name for name in ('torch._dynamo', 'sympy') if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "[]\n"
 
 
 def test_hooks_of_all_optimizers_are_in_the_dicts_that_are_looked_at():

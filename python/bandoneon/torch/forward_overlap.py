@@ -11,8 +11,14 @@ from ..errors import FailedPrecondition, InvalidArgument
 from . import backward_pass
 from .algorithms.per_parameter import PerParameterOptimizer
 from .model_hooks import IdleHook as _IdleHook  # noqa: F401 (where pickles look)
-from .model_hooks import ModelHook, is_compiling
-from .torch_internals import hooks_after_any_step, hooks_before_any_step, no_torch_function
+from .model_hooks import ModelHook
+from .torch_internals import (
+    between_graphs,
+    hooks_after_any_step,
+    hooks_before_any_step,
+    is_compiling,
+    no_torch_function,
+)
 
 # Of torch.optim: each parameter's step depends on that parameter, its gradient and its state alone.
 _PER_PARAMETER = tuple(
@@ -292,7 +298,7 @@ class _ForwardHook(ModelHook):
         self.hooks.before_forward(self.reader)
 
 
-@torch.compiler.disable
+@between_graphs
 def _take_all_outside_of_graphs(hooks):
     hooks.take_all()
 

@@ -2,8 +2,6 @@
 
 import torch
 
-# Whether torch.compile traces the code that asks; it takes this for a constant.
-is_compiling = getattr(torch.compiler, "is_compiling", None) or torch._utils.is_compiling
 
 
 class _NotScriptable:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from ..errors import FailedPrecondition, InvalidArgument
+from .torch_internals import between_graphs
 
 __all__ = ["Embedding", "EmbeddingBag"]
 
@@ -137,7 +138,7 @@ class Embedding(ServedModule):
         number = None if rows is None else len(embeddings)
         return cls(number, embeddings.shape[1], padding_idx, _weight=embeddings.detach(), **how)
 
-    @torch.compiler.disable
+    @between_graphs
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         inverse, rows, padding = self._rows_of(input)
         return nn.functional.embedding(inverse, rows, padding)
@@ -170,7 +171,7 @@ class EmbeddingBag(ServedModule):
         self.mode = mode
         self.include_last_offset = include_last_offset
 
-    @torch.compiler.disable
+    @between_graphs
     def forward(
         self,
         input: torch.Tensor,

@@ -14,8 +14,8 @@ from .. import marks
 from .._native import NO_TENSOR
 from ..json_log import LOGGER as _log
 from . import any_optimizer, backward_pass
-from .model_hooks import ModelHook, is_compiling
-from .torch_internals import is_profiling, module_of
+from .model_hooks import ModelHook
+from .torch_internals import is_compiling, is_profiling, module_of
 
 _MOST = 1 << 14  # marks of one kind of list that wait for the end of their step; the oldest are dropped
 _MANY = 1 << 12  # so many are handed over before that, at the end of a pass or of a wait

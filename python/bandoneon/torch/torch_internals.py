@@ -4,6 +4,7 @@ A newer torch may lose one of them, and no fallback would be right: without the 
 passes are taken for those of one. So a torch that lacks one is refused when bandoneon.torch is imported, by name.
 """
 
+import functools
 import pkgutil
 import sys
 
@@ -49,11 +50,26 @@ _apply = needed("torch.autograd.function:BackwardCFunction.apply.__code__")
 _get_frame = needed("sys:_getframe")
 _get_objects = needed("gc:get_objects")
 
+# torch.compiler.disable imports the compiler at once, which takes longer than all of torch; this one at the first call.
+_disable_at_first_call = getattr(torch, "_disable_dynamo", torch.compiler.disable)
+# Whether torch.compile traces the caller.
+is_compiling = getattr(torch.compiler, "is_compiling", None) or torch._utils.is_compiling
 # Those that some versions lack, where there is another way: None there.
 raw_stream_of_gpu = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 # Whether a profiler runs in this thread.
 is_profiling = getattr(torch.autograd, "_profiler_enabled", lambda: False)
 num_users_of_storage = getattr(torch._C, "_storage_Use_Count", None)
+
+
+def between_graphs(function):
+    """A decorator: torch.compile ends its graph at a call of the function, which runs as it does without torch.compile."""
+    untraced = _disable_at_first_call(function)
+
+    @functools.wraps(function)
+    def called(*positional, **named):
+        return untraced(*positional, **named) if is_compiling() else function(*positional, **named)
+
+    return called
 
 
 def outermost_node():
