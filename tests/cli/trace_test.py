@@ -143,7 +143,8 @@ for step in range(1, 1000):
         os.kill(os.getpid(), signal.SIGSTOP)
     bdn.push_pull(tensor, "the.tensor").wait()
 """)
-    run = real.start("run", "-n", 2, "-s", 1, "--set", f"trace={folder}", "--", sys.executable, program)
+    settings = ("--set", f"trace={folder}", "--set", "lease-timeout=60s")  # Nobody is lost before it was looked.
+    run = real.start("run", "-n", 2, "-s", 1, *settings, "--", sys.executable, program)
     stopped = int(read_until(run.stdout, 1, "stops")[-1].split()[-1])
     # The others read their clocks once a second; a node that is 3 s behind them is silent.
     server = next(path for path in folder.iterdir() if path.name.startswith("server"))

@@ -30,12 +30,12 @@ with open(os.environ["FAKE_SLURM_LOG"], "a") as log:
     print(" ".join([*sorted(options), "|", *arguments]).replace("\\n", " "), file=log)
 count = int(options["ntasks"])
 tasks = []
+signal.signal(signal.SIGTERM, lambda *_: [task.terminate() for task in tasks])
 for task in range(count):
     place = dict(SLURM_PROCID=str(task), SLURM_LOCALID=str(task), SLURM_NODEID="0", SLURMD_NODENAME="localhost",
                  SLURM_STEP_TASKS_PER_NODE=f"{{count}}(x1)")
     tasks.append(subprocess.Popen(arguments, env=os.environ | place, stdin=subprocess.DEVNULL, text=True,
                                   stdout=subprocess.PIPE if "label" in options else None))
-signal.signal(signal.SIGTERM, lambda *_: [task.terminate() for task in tasks])
 def label(number, task):
     for line in task.stdout:
         print(f"{{number}}: {{line}}", end="", flush=True)

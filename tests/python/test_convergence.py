@@ -352,6 +352,7 @@ def test_the_program_resumes_and_draws(tmp_path, capsys):
         assert (tmp_path / picture).stat().st_size > 10_000
 
 
+@pytest.mark.long
 def test_a_run_over_processes_is_compared_with_the_record_and_with_one_here(tmp_path, capfd):
     main = runpy.run_path(str(EXAMPLES / "convergence.py"))["main"]
     arguments = ["--quick", "--steps", "2", "--only", r"^Muon, tau = 2, twobit\(64\)$", "--out", str(tmp_path)]

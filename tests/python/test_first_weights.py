@@ -61,13 +61,16 @@ def run(folder, how, odd=-1, more=()):
     return told
 
 
-@pytest.mark.parametrize("how", ["broadcast", "servers", "average", "delta"])
+WAYS = [*(pytest.param(how, marks=pytest.mark.long) for how in ("broadcast", "average")), "servers", "delta"]
+
+
+@pytest.mark.parametrize("how", WAYS)
 def test_equal_seeds_fetch_nothing(how, tmp_path):
     for one in run(tmp_path, how):
         assert one["pulled"] < 0.03 * one["bytes"], "headers and digests alone"
 
 
-@pytest.mark.parametrize("how", ["broadcast", "servers", "average", "delta"])
+@pytest.mark.parametrize("how", WAYS)
 def test_one_that_differs_fetches_and_it_alone(how, tmp_path):
     told = run(tmp_path, how, odd=2)
     # Norms' weights, and biases of 0, do not come from a seed.

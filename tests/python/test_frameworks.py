@@ -26,6 +26,13 @@ def recipe(request):
     return request.param
 
 
+mostly_long = pytest.mark.parametrize(
+    "recipe",
+    [pytest.param(name, marks=[] if name == "accelerate_recipe" else pytest.mark.long) for name in RECIPES],
+    indirect=True,
+)
+
+
 def run(folder, recipe, *arguments):
     """(hash of the model, bytes pushed, parameters) of a job, whose workers end with one model."""
     job = [BIN / "bandoneon", "run", "-n", WORKERS, "-s", 1, "--set", "min-compress-bytes=1KiB", "--"]
@@ -57,6 +64,7 @@ def test_uncompressed_it_is_ddp_over_gloo_bit_for_bit_with_one_exchange_a_step(r
         assert model == plain and 4 * count * STEPS <= pushed < 1.05 * 4 * count * STEPS
 
 
+@mostly_long
 def test_a_compressed_job_goes_on_from_its_checkpoint_bit_for_bit(recipe, tmp_path):
     half, output = STEPS // 2, f"--output={tmp_path}"
     if recipe == "huggingface_recipe":
@@ -78,6 +86,7 @@ def updates_run(folder, recipe, *arguments, steps=8):
     return run(folder, recipe, "--updates=updates-30x", of_steps, *arguments)
 
 
+@mostly_long
 def test_workers_that_step_by_themselves_meet_and_nothing_else_is_exchanged(recipe, tmp_path):
     """Of 8 steps two end in a meeting, after which the workers have one model (which run() checks): 1.2 bytes of each
     parameter, and of rank 0 the first weights. Gradients would be 32."""

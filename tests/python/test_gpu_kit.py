@@ -10,10 +10,13 @@ import sys
 import tarfile
 import zipfile
 
+import pytest
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 CHECK = ROOT / "tests" / "gpu" / "gpu_torch_check.py"
 
 
+@pytest.mark.long
 def test_the_checks_that_need_no_gpu_pass_without_one(tmp_path):
     done = subprocess.run(
         [sys.executable, CHECK, "--device", "cpu", "--out", tmp_path, "--budget", "240"],

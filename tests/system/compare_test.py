@@ -7,6 +7,8 @@ import shutil
 import subprocess
 import sys
 
+import pytest
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LIMIT = 300
 
@@ -34,6 +36,7 @@ def test_where_two_ways_cross(monkeypatch):
     assert crossings([{"mbit_per_s": 1, "ways": {"ours": {"step_s": {"median": 1}}}}], "ours") == []
 
 
+@pytest.mark.long
 def test_the_same_tensors(tmp_path):
     figures, table = compare(tmp_path, "tensors")
     assert set(figures["tensors"]) == {"shared memory", "TCP"}
@@ -48,6 +51,7 @@ def test_the_same_tensors(tmp_path):
     assert ("MPI, one buffer" in figures["tensors"]["shared memory"]) == has_mpi
 
 
+@pytest.mark.long
 def test_the_same_tensors_over_a_link(tmp_path):
     figures, table = compare(tmp_path, "links", "--rates", 2000)
     (row,) = figures["links"]

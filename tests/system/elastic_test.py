@@ -75,7 +75,11 @@ def check(job, names):
     return known
 
 
-@pytest.mark.parametrize("case", [*ALGORITHMS[:2], pytest.param(ALGORITHMS[2], marks=pytest.mark.long)], ids=["every step", "meetings", "rarer meetings"])
+@pytest.mark.parametrize(
+    "case",
+    [ALGORITHMS[0], *(pytest.param(case, marks=pytest.mark.long) for case in ALGORITHMS[1:])],
+    ids=["every step", "meetings", "rarer meetings"],
+)
 def test_a_worker_comes_back(start, case):
     job = start(case)
     lose(job, "worker 0", 2)
@@ -86,7 +90,7 @@ def test_a_worker_comes_back(start, case):
     assert {shard for _, shard in came.values()} == {"0/3"}
 
 
-@pytest.mark.parametrize("settings", [NETWORK, pytest.param(FABRIC, marks=pytest.mark.long), ENCRYPTED],
+@pytest.mark.parametrize("settings", [*(pytest.param(way, marks=pytest.mark.long) for way in (NETWORK, FABRIC)), ENCRYPTED],
                          ids=["network", "fabric", "encrypted"])
 def test_over_other_links(start, settings):
     job = start("adamw", **settings)
@@ -95,6 +99,7 @@ def test_over_other_links(start, settings):
     check(job, ["worker 1", "worker 2", name])
 
 
+@pytest.mark.long
 def test_two_come_at_once_and_one_again(start):
     job = start("adamw")
     for rank in (1, 2):
@@ -110,6 +115,7 @@ def test_two_come_at_once_and_one_again(start):
     check(job, ["worker 0", "return of worker 1", second])
 
 
+@pytest.mark.long
 def test_the_giver_may_be_lost_while_it_gives(start):
     job = start("adamw", TEST_FAULT="giver dies")
     lose(job, "worker 2", 2)
