@@ -7,6 +7,7 @@ from ctypes import addressof, c_char, c_uint64
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 
 import bandoneon
 import bandoneon.torch as bdn
@@ -213,8 +214,9 @@ def test_what_cannot_save_rows_says_what_can():
     def job(worker):
         table = rows.Embedding(None, 4)
         optimizer = rows.RowOptimizer(table, worker=worker)
-        with pytest.raises(bandoneon.InvalidArgument, match=r"save them with bandoneon.torch.save\(\)"):
-            AppState(table, optimizer, worker=worker)
+        both = bdn.DistributedOptimizer(torch.optim.SGD(torch.nn.Linear(2, 2).parameters(), 0.1), worker=worker)
+        with pytest.raises(bandoneon.InvalidArgument, match="RowOptimizer exchanges nothing: give the RowOptimizer as rows="):
+            AppState(table, optimizer, rows=both, worker=worker)
         with pytest.raises(bandoneon.InvalidArgument, match="table 'rows' is in two objects of the state"):
             bdn.save("/nowhere", {"a": optimizer, "b": optimizer}, worker=worker)
         with pytest.raises(bandoneon.InvalidArgument, match="rows_every=0 is not a number of saves"):
@@ -222,6 +224,108 @@ def test_what_cannot_save_rows_says_what_can():
         return True
 
     assert run_job(job, workers=1) == [True]
+
+
+# ---- torch.distributed.checkpoint ----
+
+
+class App:
+    """A model with tables at servers and a dense rest that trains, and what a checkpoint of torch's keeps of them."""
+
+    def __init__(self, worker, **options):
+        self.worker, self.model = worker, Net()
+        rows.serve_tables(self.model)
+        for param in self.model.rest.parameters():
+            param.requires_grad_(True)
+        self.tables = rows.RowOptimizer(self.model, rule="adamw", lr=0.05, worker=worker)
+        inner = torch.optim.SGD(self.model.rest.parameters(), lr=0.1, momentum=0.9)
+        self.dense = bdn.DistributedOptimizer(inner, self.model.rest.named_parameters(), worker=worker)
+        self.state = AppState(self.model.rest, self.dense, rows=self.tables, worker=worker, **options)
+
+    def train(self, begin, end):
+        for number in range(begin, end):
+            mine = range(self.worker.rank, RANKS, self.worker.size)
+            (sum(loss_of(self.model, batch_of(rank, number)) for rank in mine) / len(mine)).backward()
+            self.dense.step()
+            self.tables.step()
+            self.dense.zero_grad()
+            self.tables.zero_grad()
+        self.tables.settle()
+        self.worker.barrier(f"trained to {end}")
+
+    def outcome(self):
+        return digest_of(self.worker, self.tables), [param.tolist() for param in self.model.rest.parameters()]
+
+
+def test_an_app_state_of_torchs_checkpoints_has_the_rows(tmp_path):
+    """By dcp itself, where each worker is alone with a path of its own."""
+
+    def job(worker, begin):
+        app, path = App(worker), tmp_path / str(worker.rank)
+        if begin:
+            dcp.load({"app": app.state}, checkpoint_id=path, no_dist=True)
+        app.train(begin, 4)
+        if not begin:
+            dcp.save({"app": app.state}, checkpoint_id=path, no_dist=True)
+        app.train(4, 8)
+        return app.outcome()
+
+    whole = run_job(lambda worker: job(worker, 0), workers=2, servers=2, row_buckets=8, seed=5)
+    assert run_job(lambda worker: job(worker, 4), workers=2, servers=1, row_buckets=4, seed=5) == whole
+    assert whole[0] == whole[1]
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_an_app_state_is_taken_up_by_another_number_of_workers(size):
+    """As dcp does it: each key is saved once, and each worker gets those that it asks for."""
+    stored = {}
+
+    def saves(worker):
+        app = App(worker)
+        app.train(0, 4)
+        for key, value in app.state.state_dict().items():
+            if key in ("comm", "rows"):
+                stored.setdefault(key, {}).update(value)
+            else:
+                stored[key] = value
+        worker.barrier("saved")
+        return app.outcome()
+
+    def loads(worker):
+        app = App(worker, saved_size=2)
+        wanted = app.state.state_dict()
+        got = {key: {rank: stored[key][rank] for rank in wanted[key]} for key in ("comm", "rows")}
+        app.state.load_state_dict({**{key: stored.get(key) for key in wanted}, **own_of(wanted), **got})
+        worker.barrier("loaded")
+        return app.outcome()
+
+    def own_of(wanted):
+        return {key: stored[key] for key in wanted if key.startswith("rank")}
+
+    saved = run_job(saves, workers=2, servers=2, row_buckets=8, seed=5)
+    assert run_job(loads, workers=size, servers=1, row_buckets=2, seed=5) == [saved[0]] * size
+
+
+def test_an_app_state_whose_rows_do_not_fit_is_refused_in_all_workers():
+    def job(worker):
+        app = App(worker)
+        app.train(0, 1)
+        before = app.outcome()
+        worker.barrier("read")
+        state = app.state.state_dict()
+        refused = []
+        for change in (lambda part: part["item"].update(width=8), lambda part: part.pop("words")):
+            rows_of = {rank: {name: dict(table) for name, table in part.items()} for rank, part in state["rows"].items()}
+            if worker.rank == 1:
+                change(rows_of["rank1"])
+            with pytest.raises(bandoneon.InvalidArgument) as caught:
+                app.state._load_rows(rows_of)
+            refused.append(str(caught.value))
+        assert app.outcome() == before, "nothing was changed"
+        return refused
+
+    for width, missing in run_job(job, workers=2):
+        assert "table 'item' with rows of 8 elements" in width and "worker 1 has no table 'words'" in missing
 
 
 def test_a_training_that_is_saved_on_the_way_goes_on_with_its_rows(tmp_path):

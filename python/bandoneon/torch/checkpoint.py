@@ -99,7 +99,7 @@ def save(
     token = broadcast_bytes(worker, "checkpoint", secrets.token_hex(8).encode(), 0).decode()
     worker.check_all_are_here()
     what = f"save {directory}"
-    with _all_or_none(worker, what):
+    with all_or_none(worker, what):
         if layout not in _LAYOUTS:
             raise InvalidArgument(f"layout={layout!r} is not one of " + ", ".join(map(repr, _LAYOUTS)))
         if type(rows_every) is not int or rows_every < 1:
@@ -120,13 +120,13 @@ def save(
     kept_rows = set().union(*map(ids_in_chains, known))
     chains = {}
     if tables and known:
-        with _all_or_none(worker, what):
+        with all_or_none(worker, what):
             chains = chain_to_go_on(state, max(known, key=_number_of), rows_every)
     writes = worker.rank == 0 or layout != "rank0"
     parts = {}
     updates = []  # of each table
     try:
-        with _all_or_none(worker, what):
+        with all_or_none(worker, what):
             if writes:
                 files.create()
                 files.remove_all_but(kept, kept_rows)
@@ -145,14 +145,14 @@ def save(
         # Whoever is here has written; the part of a worker that was lost meanwhile may be missing.
         worker.check_all_are_here()
         if layout == "rank0":
-            with _all_or_none(worker, what):
+            with all_or_none(worker, what):
                 _send_to_first(worker, files, parts)
             worker.check_all_are_here()
     except BaseException:
         if writes:
             files.remove_own()
         raise
-    with _all_or_none(worker, what):
+    with all_or_none(worker, what):
         ranks = range(worker.size)
         if worker.rank == 0 and layout == "shared":
             of_tables = [part_of(index, rank) for index in range(len(tables)) for rank in ranks]
@@ -199,7 +199,7 @@ def load(
     worker.barrier("bandoneon.torch.load(), which all workers must call")
     what = f"load {directory}"
     _check_nobody_lost(worker)
-    with _all_or_none(worker, what):
+    with all_or_none(worker, what):
         storage = open_storage(directory)
         files = _Files(storage, None)
         has_comm = any(hasattr(item, "comm_state_dict") for item in state.values())
@@ -211,7 +211,7 @@ def load(
     manifest = _newest(views, storage)
     files = _Files(storage, manifest["id"])
     received, failures = _fetch(worker, files, views, manifest)
-    with _all_or_none(worker, what):
+    with all_or_none(worker, what):
         if failures:
             raise failures[0]
         contents = {
@@ -239,7 +239,7 @@ def load(
 def has_checkpoint(directory: str | os.PathLike[str], *, worker: Worker | None = None) -> bool:
     """Whether any worker sees a checkpoint there, whole or not. Collective."""
     worker = _Present(worker or default_worker())
-    with _all_or_none(worker, f"look into {directory}"):
+    with all_or_none(worker, f"look into {directory}"):
         seen = bool(_Files(open_storage(directory), None).manifests())
     return any(_gather(worker, seen))
 
@@ -410,7 +410,7 @@ def _load_tables(worker, storage, views, manifest, tables, what):
     """Sets the rows of all tables. Each file is read by a worker that sees it."""
     saved = {table["table"]: table for table in manifest.get("rows", [])}
     path = storage.path(storage.marker(manifest["id"]))
-    with _all_or_none(worker, what):
+    with all_or_none(worker, what):
         for table in tables:
             if table.name not in saved:
                 others = ", ".join(map(repr, saved)) or "no table"
@@ -420,7 +420,7 @@ def _load_tables(worker, storage, views, manifest, tables, what):
             clear_table(table, saved[table.name]["saves"][-1]["updates"])
     # In the order of the saves: a later one has the later record of a row.
     for number in range(max((len(saved[table.name]["saves"]) for table in tables), default=0)):
-        with _all_or_none(worker, what):
+        with all_or_none(worker, what):
             turn = 0
             for table in tables:
                 saves = saved[table.name]["saves"]
@@ -726,7 +726,7 @@ def _check_same_everywhere(worker, views, sums):
 
 
 @contextlib.contextmanager
-def _all_or_none(worker, what):
+def all_or_none(worker, what):
     """Ends with an error in all workers where it does in one, whose reason all of them have. Nothing inside
     waits for other workers after an error of its own."""
     error = None
