@@ -13,7 +13,8 @@ from .algorithms.per_parameter import PerParameterOptimizer
 from .model_hooks import IdleHook as _IdleHook  # noqa: F401 (where pickles look)
 from .model_hooks import ModelHook
 from .torch_internals import (
-    between_graphs,
+    call_between_graphs,
+    end_graphs_at_calls,
     hooks_after_any_step,
     hooks_before_any_step,
     is_compiling,
@@ -197,6 +198,7 @@ class ForwardHooks:
     """
 
     def __init__(self, synchronizer):
+        end_graphs_at_calls()
         self.step = None  # the DeferredStep, where there is one
         self._synchronizer = weakref.ref(synchronizer)
         self._readers = weakref.WeakKeyDictionary()  # by module
@@ -293,14 +295,9 @@ class _ForwardHook(ModelHook):
     def __call__(self, module, args):
         if is_compiling():
             if self.is_outermost:
-                _take_all_outside_of_graphs(self.hooks)
+                call_between_graphs(self.hooks.take_all)
             return
         self.hooks.before_forward(self.reader)
-
-
-@between_graphs
-def _take_all_outside_of_graphs(hooks):
-    hooks.take_all()
 
 
 class _SettleHook(ModelHook):

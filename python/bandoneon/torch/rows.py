@@ -32,6 +32,7 @@ from .served_rows import Embedding, EmbeddingBag, ServedModule
 from .step_count import StepCount
 from .step_recorder import recorder_of
 from .tensors import host_empty, host_values, host_zeros
+from .torch_internals import end_graphs_at_calls
 from .weight import Weight
 from .wrapped import evaluate
 
@@ -208,6 +209,7 @@ class RowOptimizer(RefusesGradScaler, torch.optim.Optimizer):
             # torch's optimizers have parameters; the rows are none here, so one stands for each table.
             group["params"] = [host_empty(0).requires_grad_() for _ in found]
         super().__init__(groups, dict(lr=lr, rule=rule, push=push, pull=pull))
+        end_graphs_at_calls()  # Of the modules that it steps.
         self._rules = [(group["rule"], group["push"], group["pull"]) for group in self.param_groups]
         self._declare(modules, prefix)
         self._step_count = StepCount(self._worker)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ..errors import FailedPrecondition, InvalidArgument
-from .torch_internals import between_graphs
+from .torch_internals import call_between_graphs
 
 __all__ = ["Embedding", "EmbeddingBag"]
 
@@ -138,8 +138,10 @@ class Embedding(ServedModule):
         number = None if rows is None else len(embeddings)
         return cls(number, embeddings.shape[1], padding_idx, _weight=embeddings.detach(), **how)
 
-    @between_graphs
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return call_between_graphs(self._look_up, input)
+
+    def _look_up(self, input: torch.Tensor) -> torch.Tensor:
         inverse, rows, padding = self._rows_of(input)
         return nn.functional.embedding(inverse, rows, padding)
 
@@ -171,12 +173,16 @@ class EmbeddingBag(ServedModule):
         self.mode = mode
         self.include_last_offset = include_last_offset
 
-    @between_graphs
     def forward(
         self,
         input: torch.Tensor,
         offsets: torch.Tensor | None = None,
         per_sample_weights: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        return call_between_graphs(self._look_up, input, offsets, per_sample_weights)
+
+    def _look_up(
+        self, input: torch.Tensor, offsets: torch.Tensor | None, per_sample_weights: torch.Tensor | None
     ) -> torch.Tensor:
         inverse, rows, padding = self._rows_of(input)
         return nn.functional.embedding_bag(

@@ -4,7 +4,6 @@ A newer torch may lose one of them, and no fallback would be right: without the 
 passes are taken for those of one. So a torch that lacks one is refused when bandoneon.torch is imported, by name.
 """
 
-import functools
 import pkgutil
 import sys
 
@@ -50,8 +49,6 @@ _apply = needed("torch.autograd.function:BackwardCFunction.apply.__code__")
 _get_frame = needed("sys:_getframe")
 _get_objects = needed("gc:get_objects")
 
-# torch.compiler.disable imports the compiler at once, which takes longer than all of torch; this one at the first call.
-_disable_at_first_call = getattr(torch, "_disable_dynamo", torch.compiler.disable)
 # Whether torch.compile traces the caller.
 is_compiling = getattr(torch.compiler, "is_compiling", None) or torch._utils.is_compiling
 # Those that some versions lack, where there is another way: None there.
@@ -61,15 +58,24 @@ is_profiling = getattr(torch.autograd, "_profiler_enabled", lambda: False)
 num_users_of_storage = getattr(torch._C, "_storage_Use_Count", None)
 
 
-def between_graphs(function):
-    """A decorator: torch.compile ends its graph at a call of the function, which runs as it does without torch.compile."""
-    untraced = _disable_at_first_call(function)
+def _call(function, *positional):
+    return function(*positional)
 
-    @functools.wraps(function)
-    def called(*positional, **named):
-        return untraced(*positional, **named) if is_compiling() else function(*positional, **named)
 
-    return called
+_call_between_graphs = _call
+
+
+def end_graphs_at_calls():
+    """From now on torch.compile ends its graph at a call_between_graphs(). Imports the compiler, which takes as long as
+    all else of torch; torch does so itself for the first optimizer, so call this where there is one."""
+    global _call_between_graphs
+    if _call_between_graphs is _call:
+        _call_between_graphs = torch.compiler.disable(_call)
+
+
+def call_between_graphs(function, *positional):
+    """Calls a function that torch.compile does not look into."""
+    return _call_between_graphs(function, *positional)
 
 
 def outermost_node():
