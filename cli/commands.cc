@@ -30,14 +30,6 @@ constexpr Reserved kReserved[] = {
     {"port-file", "it is private to the run"},
 };
 
-std::string VariableName(const std::string& setting) {
-  std::string name = "BANDONEON_";
-  for (const char c : setting) {
-    name += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  }
-  return name;
-}
-
 absl::Status AddCodec(const CommandFlags& flags, const char* name, Variables* variables) {
   if (!flags.Has(name)) return absl::OkStatus();
   const std::string spec = flags.Text(name);
@@ -70,6 +62,14 @@ bool PrintedHelp(Arguments args, const std::string& usage, std::span<const Flag>
   printf("%s\n%s  -h, --%-20s %s\n\nExamples:\n%s", usage.c_str(),
          CommandFlags::Help(flags).c_str(), "help", "this text", examples.c_str());
   return true;
+}
+
+std::string VariableName(const std::string& setting) {
+  std::string name = "BANDONEON_";
+  for (const char c : setting) {
+    name += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  }
+  return name;
 }
 
 absl::StatusOr<Variables> JobSettings(const CommandFlags& flags) {

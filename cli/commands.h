@@ -39,6 +39,8 @@ int CertsShowCommand(Arguments args);
 int TraceMergeCommand(Arguments args);
 int TraceExplainCommand(Arguments args);
 int TraceHangCommand(Arguments args);
+int ReplayCommand(Arguments args);
+int TuneCommand(Arguments args);
 // These two are the worker processes of the benchmarks, which start them.
 int BenchWorkerCommand(Arguments args);
 int IdleWorkerCommand(Arguments args);
@@ -48,6 +50,8 @@ int UsageError(const std::string& command, const absl::Status& status);
 // Prints the help if the arguments ask for it, and returns whether they do.
 bool PrintedHelp(Arguments args, const std::string& usage, std::span<const Flag> flags,
                  const std::string& examples);
+// Returns the variable that gives a process a setting: "BANDONEON_LOG_LEVEL" of "log-level".
+std::string VariableName(const std::string& setting);
 // Returns the codec specs, the link and the NAME=VALUE settings of `flags` as variables for every
 // process of a job, checked as far as that can be done before anything runs. InvalidArgument names
 // the part that is wrong.

@@ -21,6 +21,8 @@ constexpr char kHelp[] =
     "  trace merge      make one timeline of a job's recordings, for ui.perfetto.dev\n"
     "  trace explain    say where the time of a job's steps went, and why slow ones were slow\n"
     "  trace hang       say whom all wait for where a job's recordings end\n"
+    "  replay           say what a step of a recorded job would take with other settings\n"
+    "  tune             look for settings with which a recorded job's steps are faster\n"
     "  rows export      write a table of a checkpoint as arrays of NumPy\n"
     "  rows stat        show the tables of a checkpoint\n"
     "  certs init       make a job's certificate authority\n"
@@ -53,6 +55,8 @@ constexpr Command kCommands[] = {
     {"trace merge", TraceMergeCommand},
     {"trace explain", TraceExplainCommand},
     {"trace hang", TraceHangCommand},
+    {"replay", ReplayCommand},
+    {"tune", TuneCommand},
     {"rows export", RowsExportCommand},
     {"rows stat", RowsStatCommand},
     {"certs init", CertsInitCommand},

@@ -3,6 +3,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
@@ -11,6 +12,7 @@
 #include "cli/commands.h"
 #include "cli/guardian.h"
 #include "cli/local_job.h"
+#include "cli/plan_file.h"
 #include "cli/tcp_probe.h"
 #include "trace/hang_report.h"
 #include "trace/job_trace.h"
@@ -32,6 +34,7 @@ constexpr Flag kFlags[] = {
     {"transport", 0, "NAME", "auto, shm, rdma or network [auto]"},
     {"provider", 0, "NAME", "libfabric's, for --transport rdma, e.g. verbs;ofi_rxm or tcp;ofi_rxm"},
     {"http-listen", 0, "HOST:PORT", "a page for browsers that shows the job, e.g. 127.0.0.1:0"},
+    {"plan", 0, "FILE", "settings that `bandoneon tune` has written; options and --set go before"},
     {"seed", 0, "NUMBER", "seed of every random draw of the run"},
     {"set", 0, "NAME=VALUE", "any other setting of scheduler, servers and workers; repeatable"},
     {"min-workers", 0, "COUNT", "the job goes on while so many workers are left; 0: all [0]"},
@@ -98,6 +101,7 @@ constexpr char kExamples[] =
     "  bandoneon run -n 2 -s 2 --restarts 3 -- python train.py   # survives lost daemons\n"
     "  bandoneon run -n 3 -s 2 --min-workers=1 --restarts 9 -- ./train   # and lost workers\n"
     "  bandoneon run --ssh a:2,b:2 -s 2 --set insecure=true -- python train.py\n"
+    "  bandoneon run --plan plan.json -n 4 -- python train.py   # as `bandoneon tune` has found\n"
     "  bandoneon run -n 4 -s 2 --seed 7 --set threads=1 --set lease-timeout=10s -- ./train\n";
 
 constexpr int64_t kMostPerHost = 1024;
@@ -139,6 +143,32 @@ absl::Status ReadRemote(const CommandFlags& flags, JobOptions* options) {
   return absl::OkStatus();
 }
 
+// Adds the settings of --plan that nothing else sets. Returns the number of servers that it says,
+// which is 1 otherwise.
+absl::StatusOr<int> AddPlan(const CommandFlags& flags, Variables* settings) {
+  if (!flags.Has("plan")) return 1;
+  const std::string path = flags.Text("plan");
+  const auto text = ReadWholeFile(path);
+  if (!text.ok()) return text.status();
+  const auto plan = ParsePlan(*text);
+  if (!plan.ok()) {
+    return absl::InvalidArgumentError(absl::StrFormat("%s is no plan of `bandoneon tune`: %s", path,
+                                                      std::string(plan.status().message())));
+  }
+  int servers = 1;
+  for (const auto& [name, value] : *plan) {
+    if (name == "servers") {
+      if (absl::SimpleAtoi(value, &servers) && servers >= 1 && servers <= 4096) continue;
+      return absl::InvalidArgumentError(absl::StrFormat("%s has '%s' servers", path, value));
+    }
+    const std::string variable = VariableName(name);
+    const auto same = [&](const auto& other) { return other.first == variable; };
+    if (std::any_of(settings->begin(), settings->end(), same)) continue;
+    settings->emplace_back(variable, value);
+  }
+  return servers;
+}
+
 absl::StatusOr<JobOptions> ReadOptions(const CommandFlags& flags) {
   JobOptions options;
   const auto workers = flags.Int("workers", 1, 1, 4096);
@@ -155,6 +185,8 @@ absl::StatusOr<JobOptions> ReadOptions(const CommandFlags& flags) {
   if (!grace.ok()) return grace.status();
   auto settings = JobSettings(flags);
   if (!settings.ok()) return settings.status();
+  auto planned_servers = AddPlan(flags, &*settings);
+  if (!planned_servers.ok()) return planned_servers.status();
   if (flags.Has("transport")) {
     settings->emplace_back("BANDONEON_TRANSPORT", flags.Text("transport"));
   }
@@ -194,7 +226,7 @@ absl::StatusOr<JobOptions> ReadOptions(const CommandFlags& flags) {
   options.hosts = static_cast<int>(*hosts);
   if (options.remote.empty())
     options.workers = static_cast<int>(*hosts > 0 ? *hosts * *of_host : *workers);
-  options.servers = static_cast<int>(*servers);
+  options.servers = flags.Has("servers") ? static_cast<int>(*servers) : *planned_servers;
   options.seed = flags.Text("seed");
   options.http_listen = flags.Text("http-listen");
   options.restarts = static_cast<int>(*restarts);

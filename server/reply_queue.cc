@@ -20,7 +20,7 @@ void ReplyQueue::Send(ConnectionId to, NodeId node, int32_t priority, Frame repl
     // A worker that gets a reply of another step has gone on, so one of an earlier step has no
     // reader.
     Drop(&peer, key);
-    const Order order{-int64_t{priority}, ++last_number_};
+    const ArrivalUrgency order{priority, ++last_number_};
     bytes_waiting_ += WireBytes(reply);
     peer.waiting.emplace(order, Waiting{std::move(reply), node, StageSpan(stages_)});
     peer.order_of[key] = order;

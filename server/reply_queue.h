@@ -1,7 +1,6 @@
 #ifndef BANDONEON_SERVER_REPLY_QUEUE_H_
 #define BANDONEON_SERVER_REPLY_QUEUE_H_
 
-#include <compare>
 #include <cstdint>
 #include <vector>
 
@@ -10,6 +9,7 @@
 #include "common/base/mutex.h"
 #include "common/telemetry/stage_times.h"
 #include "common/transport/transport.h"
+#include "link/urgency.h"
 
 namespace bdn {
 
@@ -41,10 +41,11 @@ class ReplyQueue {
   uint64_t bytes_waiting() const;
 
  private:
-  struct Order {
-    int64_t urgency = 0;  // lower first
-    uint64_t number = 0;
-    auto operator<=>(const Order&) const = default;
+  // Orders a map whose first entry is the most urgent.
+  struct MoreUrgent {
+    bool operator()(const ArrivalUrgency& a, const ArrivalUrgency& b) const {
+      return IsLessUrgent(b, a);
+    }
   };
   struct Waiting {
     Frame reply;
@@ -54,8 +55,8 @@ class ReplyQueue {
   struct Peer {
     uint64_t bytes_in_flight = 0;
     absl::flat_hash_map<Key, Step> in_flight;  // the last step of each key
-    absl::btree_map<Order, Waiting> waiting;
-    absl::flat_hash_map<Key, Order> order_of;  // the entry of each key in `waiting`
+    absl::btree_map<ArrivalUrgency, Waiting, MoreUrgent> waiting;
+    absl::flat_hash_map<Key, ArrivalUrgency> order_of;  // the entry of each key in `waiting`
   };
   struct Sending {
     ConnectionId to;

@@ -26,8 +26,8 @@ ShardRunner::~ShardRunner() {
 void ShardRunner::Post(Work work, int64_t priority) {
   {
     MutexLock lock(&mu_);
-    queue_.push_back({priority, num_posted_++, std::move(work)});
-    std::push_heap(queue_.begin(), queue_.end(), IsLessUrgent);
+    queue_.push_back({{priority, num_posted_++}, std::move(work)});
+    std::push_heap(queue_.begin(), queue_.end(), LessUrgent);
   }
   wake_.Signal();
 }
@@ -56,7 +56,7 @@ void ShardRunner::Run() {
       while (queue_.empty() && !stopping_) wake_.Wait(&mu_);
       // Without the rest of the queue, which would only be sent into a transport that is closing.
       if (stopping_) return;
-      std::pop_heap(queue_.begin(), queue_.end(), IsLessUrgent);
+      std::pop_heap(queue_.begin(), queue_.end(), LessUrgent);
       work = std::move(queue_.back().work);
       queue_.pop_back();
     }

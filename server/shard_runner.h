@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/base/mutex.h"
+#include "link/urgency.h"
 #include "server/shard.h"
 
 namespace bdn {
@@ -35,13 +36,12 @@ class ShardRunner {
 
  private:
   struct Posted {
-    int64_t priority;
-    uint64_t number;
+    ArrivalUrgency urgency;
     Work work;
   };
   // Orders a heap whose front is the most urgent.
-  static bool IsLessUrgent(const Posted& a, const Posted& b) {
-    return a.priority != b.priority ? a.priority < b.priority : a.number > b.number;
+  static bool LessUrgent(const Posted& a, const Posted& b) {
+    return IsLessUrgent(a.urgency, b.urgency);
   }
 
   void Run();
@@ -50,7 +50,7 @@ class ShardRunner {
   ServerShard shard_;  // owned by thread_
   mutable Mutex mu_;
   CondVar wake_;
-  std::vector<Posted> queue_ ABSL_GUARDED_BY(mu_);  // a heap, ordered by IsLessUrgent
+  std::vector<Posted> queue_ ABSL_GUARDED_BY(mu_);  // a heap, ordered by LessUrgent
   uint64_t num_posted_ ABSL_GUARDED_BY(mu_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   ShardStats stats_ ABSL_GUARDED_BY(mu_);

@@ -227,7 +227,7 @@ def messages() -> list[str]:
 @functools.lru_cache(maxsize=None)
 def literals() -> str:
     """All sources, each text that goes on in another line made one."""
-    rooms = ("cli", "common", "compressors", "device", "link", "scheduler", "server", "worker", "trace", "python/bandoneon")
+    rooms = ("cli", "common", "compressors", "device", "link", "scheduler", "server", "worker", "trace", "replay", "python/bandoneon")
     return re.sub(r'"\s*\n?\s*f?"', "", "\n".join(map(text_of, rooms)))
 
 
@@ -249,7 +249,7 @@ def long_lines(text: str) -> list[int]:
 
 
 def test_no_line_of_cpp_is_longer_than_100_characters():
-    tops = ("common", "kernels", "compressors", "device", "link", "scheduler", "server", "worker", "trace", "cli", "examples", "tests")
+    tops = ("common", "kernels", "compressors", "device", "link", "scheduler", "server", "worker", "trace", "replay", "cli", "examples", "tests")
     files = [file for top in tops for file in sorted((ROOT / top).rglob("*")) if file.suffix in (".h", ".cc", ".cu", ".c")]
     found = [f"{file.relative_to(ROOT)}:{line}" for file in files for line in long_lines(file.read_text(encoding="utf-8"))]
     assert len(files) > 500 and not found, f"break these lines: scripts/fmt breaks comments, not strings: {found}"
@@ -261,7 +261,7 @@ def test_a_line_that_is_too_long_is_found():
 
 def test_nobody_speaks_a_private_language():
     found = []
-    for top in ("common", "kernels", "compressors", "device", "link", "proto", "scheduler", "server", "worker", "trace", "cli",
+    for top in ("common", "kernels", "compressors", "device", "link", "proto", "scheduler", "server", "worker", "trace", "replay", "cli",
                 "python", "examples", "docs"):
         for file in sorted((ROOT / top).rglob("*")):
             if file.suffix not in SOURCES or "__pycache__" in file.parts:

@@ -20,7 +20,7 @@ LAYERS = layers_file.read((ROOT / "docs/layers.txt").read_text(encoding="utf-8")
 # Names that more than one directory may have.
 REPEATED_NAMES = {"CMakeLists.txt", "README.md", "__init__.py", "conftest.py", "kustomization.yaml", "main.cc"}
 # The compiled and the scripted tree: what is not ours (build/, .git/) is outside of it.
-TOP = ["common", "kernels", "compressors", "device", "link", "proto", "scheduler", "server", "worker", "trace", "cli", "python",
+TOP = ["common", "kernels", "compressors", "device", "link", "proto", "scheduler", "server", "worker", "trace", "replay", "cli", "python",
        "examples", "tests", "deploy", "docs", "scripts", "cmake"]
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)

@@ -84,15 +84,18 @@ class Joiner {
       switch (*stage) {
         case Stage::kQueue:
           First(exchange, ExchangePoint::kQueued, begin);
+          exchange->priority = static_cast<int32_t>(record.peer);
           First(exchange, ExchangePoint::kEncoding, end);
           break;
         case Stage::kEncode:
           First(exchange, ExchangePoint::kEncoding, begin);
           First(exchange, ExchangePoint::kSending, end);
+          exchange->value_bytes = std::max(exchange->value_bytes, record.bytes);
           break;
         case Stage::kSend:
           First(exchange, ExchangePoint::kSending, begin);
           First(exchange, ExchangePoint::kSent, end);
+          exchange->push_bytes = std::max(exchange->push_bytes, record.bytes);
           break;
         case Stage::kWait:
           First(exchange, ExchangePoint::kSent, begin);
@@ -101,6 +104,7 @@ class Joiner {
         case Stage::kDecodeQueue:
           First(exchange, ExchangePoint::kReplyHere, begin);
           First(exchange, ExchangePoint::kDecoding, end);
+          exchange->reply_bytes = std::max(exchange->reply_bytes, record.bytes);
           break;
         case Stage::kDecode:
           First(exchange, ExchangePoint::kDecoding, begin);
@@ -152,6 +156,7 @@ class Joiner {
         break;
       case Stage::kSum:
         if ((record.flags & kTraceCountedElsewhere) != 0) break;
+        exchange->shard = record.thread;
         First(exchange, ExchangePoint::kTaken, begin);
         First(exchange, ExchangePoint::kAccepted, end);
         break;

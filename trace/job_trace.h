@@ -70,6 +70,12 @@ struct Exchange {
   int32_t server = -1;       // likewise; -1 where no recording tells
   NodeId server_node = 0;    // the node that has its key; 0 where no recording tells
   int32_t last_worker = -1;  // the index of the worker whose push closed the round; -1: unknown
+  int32_t priority = 0;      // of the push, as its worker's queue had it
+  uint16_t shard = 0;        // the place of the thread that summed it among its server's threads
+  // Bytes; 0 where they are not recorded.
+  uint32_t value_bytes = 0;  // of the key, uncompressed
+  uint32_t push_bytes = 0;   // of the push's payload
+  uint32_t reply_bytes = 0;
   std::array<int64_t, kNumExchangePoints> points;
 
   int64_t At(ExchangePoint point) const { return points[static_cast<size_t>(point)]; }

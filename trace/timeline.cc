@@ -162,7 +162,8 @@ class TimelineWriter {
                         .name = TraceKindName(record.kind),
                         .category = "exchange",
                         .step = record.step,
-                        .peer = PeerName(record.peer),
+                        // A worker has no peers, but the priorities of its pushes.
+                        .peer = trace.facts.role == "server" ? PeerName(record.peer) : "",
                         .cpu_ns = int64_t{record.cpu_ticks} * kTraceTickNs};
     if (const auto stage = FindStage(record.kind)) {
       slice.subject = NameOf(record.key);

@@ -25,9 +25,7 @@ class StageQueueTest : public ::testing::Test {
 
   void Push(StageQueue* queue, size_t lane, const std::string& name, const Order& order = {}) {
     queue->Push({.lane = lane,
-                 .priority = order.priority,
-                 .step = order.step,
-                 .key = Key{order.key},
+                 .urgency = {order.priority, order.step, Key{order.key}},
                  .bytes = order.bytes,
                  .run = [this, name] { ran_ += name; }});
   }

@@ -50,13 +50,9 @@ void ExchangePipeline::Start(KeyExchange* exchange) {
         exchange, [] {}, StageSpan(options_.stages));  // it takes no budget
   }
   const size_t budget = exchange->MaxPushBytes();
-  // The order of equal priorities differs between workers, so that not all of them send to the same
-  // server first.
-  const Key order{exchange->id().value ^ static_cast<uint64_t>(options_.context.rank)};
   queue_.Push({.lane = kEncodeLane,
-               .priority = exchange->claimed().priority,
-               .step = exchange->claimed().step,
-               .key = order,
+               .urgency = {exchange->claimed().priority, exchange->claimed().step,
+                           RotatedKey(exchange->id(), options_.context.rank)},
                .bytes = budget,
                .run = [this, exchange, budget, queued = StageSpan(options_.stages)] {
                  Encode(
@@ -68,7 +64,10 @@ void ExchangePipeline::Encode(KeyExchange* exchange, std::function<void()> sent,
                               const StageSpan& queued) {
   const uint64_t bytes = KeyBytes(exchange->key().entry);
   const SpanId id = SpanOf(*exchange);
-  queued.End(Stage::kQueue, bytes, id);
+  // Not the peer but the urgency is what a queue is about (docs/trace_format.md).
+  queued.End(
+      Stage::kQueue, bytes,
+      {.key = id.key, .step = id.step, .peer = static_cast<NodeId>(exchange->claimed().priority)});
   StageLaps laps(options_.stages, id);
   EncodeContext context = options_.context;
   context.with_checksum = requests_->needs_checksums();
@@ -99,9 +98,7 @@ void ExchangePipeline::QueueDecode(KeyExchange* exchange, RequestTable::Outcome 
   }
   queue_.Push(
       {.lane = kDecodeLane,
-       .priority = exchange->claimed().priority,
-       .step = exchange->claimed().step,
-       .key = exchange->id(),
+       .urgency = {exchange->claimed().priority, exchange->claimed().step, exchange->id()},
        .run = [this, exchange, outcome = std::move(outcome), queued = StageSpan(options_.stages)] {
          Decode(exchange, outcome, queued);
        }});

@@ -1,7 +1,6 @@
 #include "worker/pipeline/stage_queue.h"
 
 #include <algorithm>
-#include <tuple>
 #include <utility>
 
 namespace bdn {
@@ -9,7 +8,7 @@ namespace {
 
 // Orders a max-heap: returns true when a is less urgent than b.
 bool LessUrgent(const StageQueue::Task& a, const StageQueue::Task& b) {
-  return std::tie(b.priority, a.step, a.key) > std::tie(a.priority, b.step, b.key);
+  return IsLessUrgent(a.urgency, b.urgency);
 }
 
 StageQueue::Task PopTop(std::vector<StageQueue::Task>* heap) {

@@ -11,11 +11,12 @@
 #include "common/base/executor.h"
 #include "common/base/ids.h"
 #include "common/base/mutex.h"
+#include "link/urgency.h"
 
 namespace bdn {
 
 // A queue for the tasks of all stages of the pipeline, which an executor runs, the most urgent
-// first by (priority, step, key). Each stage is a lane, which may have a budget for bytes that its
+// first. Each stage is a lane, which may have a budget for bytes that its
 // tasks have made and that were not released yet. A budget is never held until a reply: else two
 // workers that order keys differently would wait for each other. Thread-safe.
 class StageQueue {
@@ -27,10 +28,8 @@ class StageQueue {
   };
   struct Task {
     size_t lane = 0;
-    int32_t priority = 0;  // higher first
-    Step step = 0;         // then lower first
-    Key key;               // then lower first, rotated by the worker's rank
-    size_t bytes = 0;      // of the lane's budget, until Release
+    TaskUrgency urgency;
+    size_t bytes = 0;  // of the lane's budget, until Release
     std::function<void()> run;
   };
 
