@@ -237,7 +237,7 @@ int StatusCommand(Arguments args) {
       }
       text += "\n" + *stages;
     }
-    if (flags->Has("heat")) text += "\n" + DescribeHeat(job);
+    if (flags->Has("heat")) text.append("\n").append(DescribeHeat(job));
     printf("%s", text.c_str());
   } catch (const Json::exception& error) {
     fprintf(stderr, "bandoneon status: the scheduler's answer is not understood: %s\n",
