@@ -1,7 +1,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_format.h"
@@ -27,6 +30,7 @@ constexpr Flag kFlags[] = {
     {"timeout", 0, "TIME", "how long to wait for its answer [5s]"},
     {"stages", 0, nullptr,
      "show what passed through the stages of each node, and how long it took"},
+    {"heat", 0, nullptr, "show who takes longer than the others for what, in the latest steps"},
     {"json", 0, nullptr, "print the scheduler's answer as it is"},
 };
 
@@ -38,6 +42,7 @@ constexpr char kUsageText[] =
 constexpr char kExamples[] =
     "  bandoneon status --scheduler 127.0.0.1:7000\n"
     "  bandoneon status --scheduler 127.0.0.1:7000 --stages\n"
+    "  bandoneon status --scheduler 127.0.0.1:7000 --heat\n"
     "  bandoneon status --scheduler 127.0.0.1:7000 --json | python3 -m json.tool\n"
     "  bandoneon status --scheduler 10.0.0.1:7000 --tls-ca certs/anna/ca.pem \\\n"
     "    --tls-cert certs/anna/cert.pem --tls-key certs/anna/key.pem\n";
@@ -113,7 +118,44 @@ std::string Describe(const Json& job) {
   }
   text += TextTable(rows);
   for (const Json& node : job.at("nodes")) text += HeldBy(node);
+  for (const Json& suspect : job.at("suspects")) {
+    text += "slow: " + suspect.at("sentence").get<std::string>() + "\n";
+  }
   return text;
+}
+
+// Returns "52.1 ms +3%": the time of a kind in a step, and how much of a step that is more than
+// what the others take.
+std::string HeatText(const Json& kinds, const char* kind) {
+  if (!kinds.contains(kind)) return "-";
+  const Json& cell = kinds.at(kind);
+  return absl::StrFormat("%.1f ms %+.0f%%", cell.at("seconds").get<double>() * 1e3,
+                         cell.at("share").get<double>() * 100);
+}
+
+// Returns the table of nodes by host, and kinds.
+std::string DescribeHeat(const Json& job) {
+  constexpr std::pair<const char*, const char*> kKinds[] = {
+      {"compute", "COMPUTE"}, {"input", "INPUT"}, {"gc", "GC"},
+      {"host", "RUN QUEUE"},  {"link", "LINK"},   {"server", "SERVER"}};
+  std::map<int64_t, std::string> names;
+  for (const Json& node : job.at("nodes")) {
+    names[node.at("node").get<int64_t>()] = node.at("role").get<std::string>() + " " + RankOf(node);
+  }
+  std::vector<std::vector<std::string>> rows;
+  for (const Json& heat : job.at("heat")) {
+    std::vector<std::string> row = {heat.at("host").get<std::string>(),
+                                    names[heat.at("node").get<int64_t>()]};
+    for (const auto& [kind, title] : kKinds) row.push_back(HeatText(heat.at("kinds"), kind));
+    rows.push_back(std::move(row));
+  }
+  if (rows.empty()) return "too few steps have ended to compare nodes\n";
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const auto& a, const auto& b) { return a[0] < b[0]; });
+  std::vector<std::string> titles = {"HOST", "NODE"};
+  for (const auto& [kind, title] : kKinds) titles.emplace_back(title);
+  rows.insert(rows.begin(), std::move(titles));
+  return TextTable(rows);
 }
 
 // Returns the table of phases since each node joined.
@@ -195,6 +237,7 @@ int StatusCommand(Arguments args) {
       }
       text += "\n" + *stages;
     }
+    if (flags->Has("heat")) text.append("\n").append(DescribeHeat(job));
     printf("%s", text.c_str());
   } catch (const Json::exception& error) {
     fprintf(stderr, "bandoneon status: the scheduler's answer is not understood: %s\n",

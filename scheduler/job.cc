@@ -4,7 +4,9 @@
 #include <numeric>
 #include <utility>
 
+#include "absl/strings/str_format.h"
 #include "common/base/fault_point.h"
+#include "common/base/log.h"
 #include "common/base/status.h"
 
 namespace bdn {
@@ -29,6 +31,7 @@ Job::Job(JobOptions options, absl::Time now, JobLog* log)
       history_(options_.keeps_history ? std::make_unique<History>(options_.config.num_workers +
                                                                   options_.config.num_servers)
                                       : nullptr),
+      watch_(options_.config.heartbeat_interval, [this](NodeId node) { return TakesPart(node); }),
       join_deadline_(options_.is_followed ? absl::InfiniteFuture() : now + options_.join_timeout),
       table_(options_.config.num_workers, options_.config.num_servers,
              options_.has_leases ? options_.config.lease_timeout : absl::InfiniteDuration()),
@@ -767,7 +770,35 @@ absl::Status Job::Heartbeat(NodeId node, const NodeProgress& progress, absl::Tim
   table_.Heard(node, now);
   table_.Report(node, progress);
   if (history_ != nullptr) history_->Progressed(now, node, member->info.role, progress);
+  if (options_.has_leases && TakesPart(node)) {
+    const NodeInfo& info = member->info;
+    watch_.Heard(now, {node, info.role, info.rank, info.host}, progress.ended, progress.stages,
+                 progress.work);
+    TellSuspects();
+  }
   return absl::OkStatus();
+}
+
+bool Job::TakesPart(NodeId node) const {
+  const MembershipTable::Member* const member = table_.Find(node);
+  return table_.frozen() && member != nullptr && member->is_here() && !IsCandidate(node) &&
+         !calls_.Has({WaitSubject::Kind::kLeave}, node);
+}
+
+void Job::TellSuspects() {
+  for (const SuspectWatch::Change& change : watch_.TakeChanges()) {
+    if (change.begins) {
+      const std::string sentence = SentenceOf(change.suspect, now_);
+      LogWarning("%s", sentence);
+      Happened("suspect", sentence);
+      continue;
+    }
+    const Finding& finding = change.suspect.finding;
+    const std::string end = absl::StrFormat("%s slows the job no longer (%s)",
+                                            PlaceName(finding.who), SuspectKindName(finding.kind));
+    LogInfo("%s", end);
+    Happened("cleared", end);
+  }
 }
 
 absl::Status Job::ReportQuality(NodeId node, const std::vector<QualityGroup>& groups,

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/cluster/control_plane.h"
+#include "common/telemetry/suspects.h"
 #include "scheduler/barrier.h"
 #include "scheduler/barriers.h"
 #include "scheduler/candidates.h"
@@ -170,6 +171,8 @@ class Job {
   const std::map<Epoch, std::string>& changes() const { return changes_; }
   // Null where the options ask for no history.
   const History* history() const { return history_.get(); }
+  // Returns the verdicts about nodes that slow the job. None where nodes send no heartbeats.
+  const SuspectWatch& watch() const { return watch_; }
   // Returns what open calls wait for, each text once, but not more than a few.
   std::vector<std::string> Waits() const;
 
@@ -294,6 +297,10 @@ class Job {
   // Answers all nodes that wait to join: the job takes no more.
   void DismissWaiting();
 
+  // Returns whether a node takes part in steps that are to come.
+  bool TakesPart(NodeId node) const;
+  // Tells people the verdicts that have begun or ended.
+  void TellSuspects();
   // Adds an event to the history, if there is one, at the latest time that was told.
   void Happened(const char* kind, std::string text);
   // Notes how the job goes on in the epoch that has begun.
@@ -307,6 +314,7 @@ class Job {
   absl::Status superseded_;
   absl::Time now_;
   const std::unique_ptr<History> history_;  // may be null
+  SuspectWatch watch_;
   // Infinite, where another job follows, until a worker joins.
   absl::Time join_deadline_;
   int workers_joining_ = 0;

@@ -17,6 +17,7 @@ void Job::ConnectionBroke(NodeId node, absl::Time now) {
 
 void Job::WasHeldUp(absl::Duration pause) {
   if (failure_.ok()) table_.LengthenLeases(pause);
+  watch_.WasHeldUp(pause);
 }
 
 void Job::ExpireLeases(absl::Time now) {

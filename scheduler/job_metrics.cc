@@ -45,6 +45,8 @@ constexpr Family kRefusals = {
     "refusals", kCounter,
     "So many calls were not served, and connections came to nothing or had to wait, by reason.",
     "reason"};
+constexpr Family kSuspects = {
+    "suspect", kGauge, "So many nodes, or hosts, are found to slow the job, by kind.", "kind"};
 constexpr Family kRequests = {"requests", kCounter,
                               "So many requests were read, of callers with the job's secret."};
 
@@ -91,6 +93,19 @@ double StepOf(const Job& job) {
     highest = std::max(highest, member.progress.step);
   }
   return static_cast<double>(highest);
+}
+
+std::vector<Series> SuspectsOf(const Job& job) {
+  std::vector<Series> all;
+  for (size_t i = 0; i < kNumSuspectKinds; ++i) {
+    const auto kind = static_cast<SuspectKind>(i);
+    const auto& suspects = job.watch().suspects();
+    all.push_back({std::string(SuspectKindName(kind)),
+                   static_cast<double>(std::count_if(
+                       suspects.begin(), suspects.end(),
+                       [kind](const auto& entry) { return entry.first.second == kind; }))});
+  }
+  return all;
 }
 
 }  // namespace
@@ -148,6 +163,7 @@ std::vector<std::unique_ptr<Registry::Source>> AddJobMetrics(SchedulerService* s
   of_job(kTensors, [one](const Job& job, absl::Time) {
     return one(static_cast<double>(job.declarations().totals().tensors));
   });
+  of_job(kSuspects, [](const Job& job, absl::Time) { return SuspectsOf(job); });
   of_job(kKeys, [one](const Job& job, absl::Time) {
     return one(static_cast<double>(job.declarations().totals().keys));
   });

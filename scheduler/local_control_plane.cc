@@ -116,6 +116,9 @@ class LocalControlPlane final : public ControlPlane {
     read_stages_ = std::move(read);
   }
 
+  // Nodes of one process share its threads and its machine: none slows the others alone.
+  void ReportWork(std::function<WorkCounts()>) override {}
+
   void ReportQuality(std::function<std::vector<QualityGroup>()> read) override {
     MutexLock lock(&mu_);
     read_quality_ = std::move(read);

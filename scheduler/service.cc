@@ -189,6 +189,8 @@ CallId ServiceImpl::OnHeartbeat(HeartbeatCall* call) {
   if (!status.ok()) return call->FinishNow(status);
   const absl::StatusOr<StageCounts> stages = Read(message.stages());
   if (!stages.ok()) return call->FinishNow(Annotate(stages.status(), "heartbeat"));
+  const absl::StatusOr<WorkCounts> work = Read(message.work());
+  if (!work.ok()) return call->FinishNow(Annotate(work.status(), "heartbeat"));
   const absl::StatusOr<std::vector<ReportedValue>> reports = ReadReports(message);
   if (!reports.ok()) return call->FinishNow(Annotate(reports.status(), "heartbeat"));
   const absl::StatusOr<std::vector<QualityGroup>> quality = ReadQuality(message.quality());
@@ -205,6 +207,7 @@ CallId ServiceImpl::OnHeartbeat(HeartbeatCall* call) {
                                              .bytes_received = message.bytes_received(),
                                              .held = Read(message.held()),
                                              .stages = *stages,
+                                             .work = *work,
                                              .ended = message.ended(),
                                              .keys_rebuilding = message.keys_rebuilding()});
   if (told.ok() && !retired->empty()) told = host->Retire(node, *retired);

@@ -20,6 +20,30 @@ const char* StateName(Job::State state) {
   return "unknown";
 }
 
+void WriteSuspects(const Job& job, absl::Time now, bandoneon::control::StatusReply* reply) {
+  for (const auto& [id, suspect] : job.watch().suspects()) {
+    bandoneon::control::Suspect* added = reply->add_suspects();
+    added->set_node(suspect.finding.who.node);
+    added->set_host(suspect.finding.who.host);
+    added->set_kind(std::string(SuspectKindName(suspect.finding.kind)));
+    added->set_seconds(suspect.finding.seconds);
+    added->set_share(suspect.finding.share);
+    added->set_since_seconds_ago(absl::ToDoubleSeconds(now - suspect.since));
+    added->set_sentence(SentenceOf(suspect, now));
+  }
+  for (const HeatRow& row : job.watch().heat()) {
+    bandoneon::control::Heat* added = reply->add_heat();
+    added->set_node(row.who.node);
+    added->set_host(row.who.host);
+    for (const HeatCell& cell : row.cells) {
+      bandoneon::control::Heat::Cell* place = added->add_cells();
+      place->set_kind(std::string(SuspectKindName(cell.kind)));
+      place->set_seconds(cell.seconds);
+      place->set_share(cell.share);
+    }
+  }
+}
+
 }  // namespace
 
 void WriteHistory(const Job& job, absl::Time now, bandoneon::control::History* message) {
@@ -86,6 +110,7 @@ void WriteStatus(const Job& job, absl::Time now, bandoneon::control::StatusReply
     node->set_key_bytes(load.key_bytes);
     node->set_server_bytes(load.server_bytes);
   }
+  WriteSuspects(job, now, reply);
 }
 
 }  // namespace bdn

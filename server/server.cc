@@ -774,6 +774,16 @@ void Server::AddMetrics() {
     return all;
   }));
   control_->ReportStages([this] { return stages_->Read(); });
+  control_->ReportWork([this] {
+    WorkCounts counts;
+    ReadMachineTimes(&counts);
+    if (waits_->size() > kMostPeerWaits) return counts;
+    for (size_t rank = 0; rank < waits_->size(); ++rank) {
+      counts.peers.push_back(
+          {static_cast<Rank>(rank), waits_->rounds_of(rank), waits_->ns_of(rank)});
+    }
+    return counts;
+  });
 }
 
 Server::Stats Server::stats() const {

@@ -116,6 +116,7 @@ struct TensorFacts {
   std::shared_ptr<const Codec> codec_for_devices;
 };
 
+class ProgramClock;
 class Recorder;
 
 // The interface of a training process to its job. Its implementations are Worker, in the same
@@ -148,6 +149,9 @@ class Client {
 
   // Returns the recorder of this process. Null: nothing is recorded.
   virtual Recorder* recorder() { return nullptr; }
+  // Returns the sums of the program's marks, which go to the scheduler. Null: they do not, as in a
+  // process that is attached to a host's daemon.
+  virtual ProgramClock* program_clock() { return nullptr; }
   // Returns the number that stands for a tensor in records; 0 for one that was not declared.
   // REQUIRES: there is a recorder.
   virtual uint64_t RecordedKeyOf(uint32_t /*tensor*/) { return 0; }

@@ -242,6 +242,13 @@ absl::Status Worker::Start(Registry* telemetry) {
     }
     control_->ReportStages([this] { return stages_->Read(); });
   }
+  control_->ReportWork([this] {
+    WorkCounts counts = {.program = program_clock_.Read(),
+                         .peers = requests_->ReplyWaits(),
+                         .open_requests = requests_->OpenRequests()};
+    ReadMachineTimes(&counts);
+    return counts;
+  });
   // Servers do not know a candidate yet.
   if (joined_.is_candidate) {
     LogInfo("worker %d joins a job that runs, and waits to be taken in", joined_.rank);

@@ -16,6 +16,7 @@
 #include "common/telemetry/recorder.h"
 #include "common/telemetry/registry.h"
 #include "common/telemetry/stage_times.h"
+#include "common/telemetry/work_counts.h"
 #include "common/transport/transport.h"
 #include "link/link_monitor.h"
 #include "worker/client.h"
@@ -105,6 +106,7 @@ class Worker final : public Client {
   int candidates() const override { return candidates_.load(std::memory_order_relaxed); }
   std::shared_ptr<MemoryDomain> memory() override { return HostMemory(); }
   Recorder* recorder() override { return recorder_.get(); }
+  ProgramClock* program_clock() override { return &program_clock_; }
   uint64_t RecordedKeyOf(uint32_t tensor) override;
   absl::StatusOr<std::vector<uint32_t>> Declare(std::vector<TensorDeclaration> tensors,
                                                 absl::Duration timeout) override;
@@ -181,8 +183,9 @@ class Worker final : public Client {
   const std::unique_ptr<ControlPlane> control_;
   const std::unique_ptr<Transport> transport_;
   const std::unique_ptr<StageTimes> stages_;  // null: no stage times are counted
-  std::unique_ptr<Recorder> recorder_;        // null: nothing is recorded; made in Start
-  std::unique_ptr<HistoryFile> history_;      // null: none is written; made in Start
+  ProgramClock program_clock_;
+  std::unique_ptr<Recorder> recorder_;    // null: nothing is recorded; made in Start
+  std::unique_ptr<HistoryFile> history_;  // null: none is written; made in Start
   QualityWatch quality_;
   BufferPool pool_;
   JoinResult joined_;       // const after Start

@@ -431,6 +431,24 @@ void Write(const StageCounts& counts, wire::StageCounts* message) {
   }
 }
 
+void Write(const WorkCounts& counts, wire::WorkCounts* message) {
+  message->set_steps(counts.program.steps);
+  message->set_compute_ns(counts.program.compute_ns);
+  message->set_input_ns(counts.program.input_ns);
+  message->set_collection_ns(counts.program.collection_ns);
+  message->set_queued_ns(counts.program.queued_ns);
+  for (const PeerWait& peer : counts.peers) {
+    wire::WorkCounts::Peer* added = message->add_peers();
+    added->set_rank(peer.rank);
+    added->set_items(peer.items);
+    added->set_ns(peer.ns);
+  }
+  message->set_open_requests(counts.open_requests);
+  message->set_machine_busy_ns(counts.machine_busy_ns);
+  message->set_machine_idle_ns(counts.machine_idle_ns);
+  message->set_process_cpu_ns(counts.process_cpu_ns);
+}
+
 void Write(const std::vector<ReportedValue>& reports, wire::HeartbeatRequest* message) {
   for (const ReportedValue& value : reports) {
     wire::Report* report = message->add_reports();
@@ -599,6 +617,41 @@ absl::StatusOr<StageCounts> Read(const wire::StageCounts& message) {
     if (seen.test(said.stage())) return InvalidArgument("stage %d is there twice", said.stage());
     seen.set(said.stage());
     counts[*stage] = {said.items(), said.bytes(), said.wall_ns(), said.cpu_ns()};
+  }
+  return counts;
+}
+
+absl::StatusOr<WorkCounts> Read(const wire::WorkCounts& message) {
+  // So that no sum or difference of two overflows.
+  constexpr uint64_t kMost = uint64_t{1} << 62;
+  WorkCounts counts = {.program = {.steps = message.steps(),
+                                   .compute_ns = message.compute_ns(),
+                                   .input_ns = message.input_ns(),
+                                   .collection_ns = message.collection_ns(),
+                                   .queued_ns = message.queued_ns()},
+                       .peers = {},
+                       .open_requests = message.open_requests(),
+                       .machine_busy_ns = message.machine_busy_ns(),
+                       .machine_idle_ns = message.machine_idle_ns(),
+                       .process_cpu_ns = message.process_cpu_ns()};
+  for (const uint64_t total :
+       {message.steps(), message.compute_ns(), message.input_ns(), message.collection_ns(),
+        message.queued_ns(), message.machine_busy_ns(), message.machine_idle_ns(),
+        message.process_cpu_ns()}) {
+    if (total > kMost) return InvalidArgument("a total of work is %d: at most 2^62", total);
+  }
+  if (static_cast<size_t>(message.peers_size()) > kMostPeerWaits) {
+    return InvalidArgument("waits for %d nodes: a heartbeat has at most %d", message.peers_size(),
+                           kMostPeerWaits);
+  }
+  for (const wire::WorkCounts::Peer& peer : message.peers()) {
+    if (peer.rank() < 0 || (!counts.peers.empty() && peer.rank() <= counts.peers.back().rank)) {
+      return InvalidArgument("waits for ranks that do not rise: %d", peer.rank());
+    }
+    if (peer.items() > kMost || peer.ns() > kMost) {
+      return InvalidArgument("a wait for rank %d is too long: at most 2^62", peer.rank());
+    }
+    counts.peers.push_back({peer.rank(), peer.items(), peer.ns()});
   }
   return counts;
 }

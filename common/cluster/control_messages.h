@@ -30,6 +30,7 @@ class NodeInfo;
 class PlacementVersion;
 class QualityGroup;
 class StageCounts;
+class WorkCounts;
 }  // namespace bandoneon::control
 namespace google::protobuf {
 template <typename Element>
@@ -59,6 +60,7 @@ void Write(const NodeInfo& node, bandoneon::control::NodeInfo* message);
 void Write(const Membership& membership, bandoneon::control::Membership* message);
 void Write(const HeldBytes& held, bandoneon::control::HeldBytes* message);
 void Write(const StageCounts& counts, bandoneon::control::StageCounts* message);
+void Write(const WorkCounts& counts, bandoneon::control::WorkCounts* message);
 // Writes the reports of a heartbeat, and nothing else of it.
 void Write(const std::vector<ReportedValue>& reports,
            bandoneon::control::HeartbeatRequest* message);
@@ -78,6 +80,7 @@ absl::StatusOr<NodeInfo> Read(const bandoneon::control::NodeInfo& message);
 absl::StatusOr<Membership> Read(const bandoneon::control::Membership& message);
 HeldBytes Read(const bandoneon::control::HeldBytes& message);
 absl::StatusOr<StageCounts> Read(const bandoneon::control::StageCounts& message);
+absl::StatusOr<WorkCounts> Read(const bandoneon::control::WorkCounts& message);
 absl::StatusOr<std::vector<ReportedValue>> ReadReports(
     const bandoneon::control::HeartbeatRequest& message);
 // Returns ranks that rise. InvalidArgument: they do not, or one is negative.

@@ -21,12 +21,13 @@
 #include "common/cluster/reports.h"
 #include "common/telemetry/quality_figures.h"
 #include "common/telemetry/stage_times.h"
+#include "common/telemetry/work_counts.h"
 
 namespace bdn {
 
 // The version of the control plane's protocol. Nodes and scheduler of different versions do not
 // join.
-inline constexpr uint32_t kControlVersion = 20;
+inline constexpr uint32_t kControlVersion = 21;
 // The most steps of which workers keep their pushes for servers that are lost.
 inline constexpr uint32_t kMostReplaySteps = 128;
 
@@ -138,6 +139,7 @@ struct NodeProgress {
   uint64_t bytes_received = 0;
   HeldBytes held = {};  // of a server
   StageCounts stages = {};
+  WorkCounts work = {};
   // Steps that ended since the node joined; `step` goes on where a checkpoint stopped.
   uint64_t ended = 0;
   uint64_t keys_rebuilding = 0;  // of a server: keys of lost servers that are not whole yet
@@ -151,6 +153,7 @@ struct NodeProgress {
     bytes_received = std::max(bytes_received, later.bytes_received);
     held = later.held;
     stages = later.stages;
+    work = later.work;
     keys_rebuilding = later.keys_rebuilding;
   }
 };
@@ -234,12 +237,16 @@ class ControlPlane {
   // has ended well without it.
   virtual absl::StatusOr<Met> MeetAtBoundary(absl::Duration timeout) = 0;
 
-  // Sets the progress that goes out with the next heartbeat, except its phases: ReportStages.
+  // Sets the progress that goes out with the next heartbeat, except its phases and its work:
+  // ReportStages, ReportWork.
   virtual void ReportProgress(const NodeProgress& progress) = 0;
 
   // Sets the source of the phases' counts that go out with each heartbeat from now on. `read` runs
   // on a thread of the control plane, or inside ReportProgress, until Close.
   virtual void ReportStages(std::function<StageCounts()> read) = 0;
+
+  // Sets likewise the source of the totals by which the scheduler finds who slows the job.
+  virtual void ReportWork(std::function<WorkCounts()> read) = 0;
 
   // Sets likewise the source of the quality of the links that this node encodes for.
   virtual void ReportQuality(std::function<std::vector<QualityGroup>()> read) = 0;

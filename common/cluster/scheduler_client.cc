@@ -56,6 +56,7 @@ class GrpcControlPlane final : public ControlPlane {
   }
   void ReportProgress(const NodeProgress& progress) override;
   void ReportStages(std::function<StageCounts()> read) override;
+  void ReportWork(std::function<WorkCounts()> read) override;
   void ReportQuality(std::function<std::vector<QualityGroup>()> read) override;
   void ReportWaits(std::function<std::vector<RankWait>()> read) override;
   absl::Status ReportValue(const ReportedValue& value) override;
@@ -95,6 +96,7 @@ class GrpcControlPlane final : public ControlPlane {
   uint64_t declaration_ ABSL_GUARDED_BY(mu_) = 1;
   NodeProgress progress_ ABSL_GUARDED_BY(mu_);
   std::function<StageCounts()> read_stages_ ABSL_GUARDED_BY(mu_);  // null: no phases are reported
+  std::function<WorkCounts()> read_work_ ABSL_GUARDED_BY(mu_);     // null: no work is reported
   // Null: no quality is reported.
   std::function<std::vector<QualityGroup>()> read_quality_ ABSL_GUARDED_BY(mu_);
   std::function<std::vector<RankWait>()> read_waits_ ABSL_GUARDED_BY(mu_);  // null: of no server
@@ -312,6 +314,11 @@ void GrpcControlPlane::ReportStages(std::function<StageCounts()> read) {
   read_stages_ = std::move(read);
 }
 
+void GrpcControlPlane::ReportWork(std::function<WorkCounts()> read) {
+  MutexLock lock(&mu_);
+  read_work_ = std::move(read);
+}
+
 void GrpcControlPlane::ReportQuality(std::function<std::vector<QualityGroup>()> read) {
   MutexLock lock(&mu_);
   read_quality_ = std::move(read);
@@ -384,6 +391,7 @@ absl::Status GrpcControlPlane::SendHeartbeat(absl::Duration patience) {
   wire::HeartbeatRequest message;
   calls_.SetCaller(message.mutable_caller());
   std::function<StageCounts()> read_stages;
+  std::function<WorkCounts()> read_work;
   std::function<std::vector<QualityGroup>()> read_quality;
   std::function<std::vector<RankWait>()> read_waits;
   std::vector<ReportedValue> reports;
@@ -401,11 +409,13 @@ absl::Status GrpcControlPlane::SendHeartbeat(absl::Duration patience) {
     message.set_keys_rebuilding(progress_.keys_rebuilding);
     if (progress_.held.total() > 0) Write(progress_.held, message.mutable_held());
     read_stages = read_stages_;
+    read_work = read_work_;
     read_quality = read_quality_;
     read_waits = read_waits_;
   }
   // Called without the lock: the readers take locks of their own.
   if (read_stages) Write(read_stages(), message.mutable_stages());
+  if (read_work) Write(read_work(), message.mutable_work());
   if (read_quality) {
     for (const QualityGroup& group : read_quality()) Write(group, message.add_quality());
   }

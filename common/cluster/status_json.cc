@@ -171,7 +171,26 @@ absl::StatusOr<std::string> StatusToJson(const wire::StatusReply& status) {
                {"catalogue_version", status.catalogue_version()},
                {"tensors", status.tensors()},
                {"keys", status.keys()},
-               {"nodes", std::move(nodes)}};
+               {"nodes", std::move(nodes)},
+               {"suspects", Json::array()},
+               {"heat", Json::array()}};
+  for (const wire::Suspect& suspect : status.suspects()) {
+    json["suspects"].push_back({{"node", suspect.node()},
+                                {"host", AsUtf8(suspect.host())},
+                                {"kind", AsUtf8(suspect.kind())},
+                                {"seconds", suspect.seconds()},
+                                {"share", suspect.share()},
+                                {"since_seconds_ago", suspect.since_seconds_ago()},
+                                {"sentence", AsUtf8(suspect.sentence())}});
+  }
+  for (const wire::Heat& heat : status.heat()) {
+    Json cells = Json::object();
+    for (const wire::Heat::Cell& cell : heat.cells()) {
+      cells[AsUtf8(cell.kind())] = {{"seconds", cell.seconds()}, {"share", cell.share()}};
+    }
+    json["heat"].push_back(
+        {{"node", heat.node()}, {"host", AsUtf8(heat.host())}, {"kinds", std::move(cells)}});
+  }
   if (status.has_history()) {
     BDN_ASSIGN_OR_RETURN(json["history"], HistoryJson(status));
   }

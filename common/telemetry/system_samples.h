@@ -17,6 +17,15 @@ namespace bdn {
 // to read it. Not thread-safe.
 class SystemSamples {
  public:
+  // The totals of all processors since the machine started, and the threads that run or could.
+  struct Machine {
+    uint64_t busy_ns = 0;
+    uint64_t idle_ns = 0;
+    uint32_t runnable = 0;
+  };
+  // Returns false where the system does not tell.
+  static bool ReadMachine(Machine* machine);
+
   // Returns the records of all threads and of the machine since the last call, and enters threads
   // that are new in the recording. The first call has none of the machine, nor has a thread's
   // first.
@@ -31,15 +40,8 @@ class SystemSamples {
     uint16_t place = kTraceNoThread;
     uint64_t seen = 0;  // the number of the call that has seen it last
   };
-  struct Machine {
-    uint64_t busy_ns = 0;
-    uint64_t idle_ns = 0;
-    uint32_t runnable = 0;
-  };
-
   void TakeThreads(int64_t now_ns, Recording* recording, std::vector<TraceRecord>* records);
   void TakeMachine(int64_t now_ns, std::vector<TraceRecord>* records);
-  static bool ReadMachine(Machine* machine);
 
   uint64_t calls_ = 0;
   absl::flat_hash_map<uint32_t, Thread> threads_;  // by the system's number

@@ -321,6 +321,40 @@ TEST_F(GrpcServiceTest, TellsItsStatusAsJson) {
   EXPECT_THAT(*running, HasSubstr(R"("host":"raw\u0001:\u00ff")"));  // ASCII, for any terminal
 }
 
+TEST_F(GrpcServiceTest, RefusesAHeartbeatOfWorkThatIsWrong) {
+  Start();
+  Fill();
+  const auto beat = [this](auto spoil) {
+    wire::HeartbeatRequest heartbeat;
+    *heartbeat.mutable_caller() = worker_;
+    WorkCounts work = {.program = {.steps = 7, .compute_ns = uint64_t{1} << 62},
+                       .peers = {{0, 3, 9}, {2, 4, 8}},
+                       .open_requests = 5};
+    Write(work, heartbeat.mutable_work());
+    spoil(heartbeat.mutable_work());
+    return Call(&wire::Scheduler::Stub::Heartbeat, heartbeat);
+  };
+  EXPECT_TRUE(beat([](wire::WorkCounts*) {}).ok());
+  WorkCounts told;
+  service_->host()->Read(
+      [&](const Job& job, absl::Time) { told = job.table().Find(worker_.node())->progress.work; });
+  EXPECT_EQ(told.program.steps, 7u);
+  EXPECT_EQ(told.peers, (std::vector<PeerWait>{{0, 3, 9}, {2, 4, 8}}));
+  EXPECT_EQ(told.open_requests, 5u);
+  EXPECT_EQ(beat([](auto* work) { work->set_queued_ns((uint64_t{1} << 62) + 1); }).error_message(),
+            "heartbeat: a total of work is 4611686018427387905: at most 2^62");
+  EXPECT_THAT(beat([](auto* work) { work->mutable_peers(1)->set_rank(0); }).error_message(),
+              HasSubstr("ranks that do not rise: 0"));
+  EXPECT_THAT(beat([](auto* work) { work->mutable_peers(0)->set_rank(-1); }).error_message(),
+              HasSubstr("ranks that do not rise: -1"));
+  EXPECT_THAT(beat([](auto* work) { work->mutable_peers(1)->set_ns(UINT64_MAX); }).error_message(),
+              HasSubstr("a wait for rank 2 is too long"));
+  EXPECT_THAT(beat([](auto* work) {
+                for (int rank = 3; rank < 70; ++rank) work->add_peers()->set_rank(rank);
+              }).error_message(),
+              HasSubstr("waits for 69 nodes: a heartbeat has at most 64"));
+}
+
 TEST_F(GrpcServiceTest, RefusesAHeartbeatOfReportsThatAreWrong) {
   options_.keeps_history = true;
   Start();

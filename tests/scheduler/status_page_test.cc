@@ -183,6 +183,29 @@ TEST_F(StatusPageTest, SaysHowItEnded) {
   EXPECT_THAT(events.back().at("text").get<std::string>(), HasSubstr("vanished"));
 }
 
+TEST_F(StatusPageTest, NamesANodeThatIsNotHeardWhereOthersAre) {
+  Fill();
+  for (int second = 0; second < 4; ++second) {
+    for (const NodeId node : {1, 2, 3}) {
+      if (node != 2 || second == 0) {
+        EXPECT_TRUE(host_.Heartbeat(node, NodeProgress()).ok());
+      }
+    }
+    clock_.Advance(absl::Seconds(1));
+  }
+  const Json job = Ask();
+  ASSERT_EQ(job.at("suspects").size(), 1u);
+  const Json& suspect = job.at("suspects").at(0);
+  EXPECT_EQ(suspect.at("node"), 2);
+  EXPECT_EQ(suspect.at("kind"), "stalled");
+  EXPECT_EQ(suspect.at("seconds"), 3);
+  EXPECT_EQ(suspect.at("since_seconds_ago"), 4);
+  const Json& event = job.at("history").at("events").back();
+  EXPECT_EQ(event.at("kind"), "suspect");
+  EXPECT_THAT(event.at("text").get<std::string>(), HasSubstr("worker 1 on <b>&host"));
+  EXPECT_EQ(job.at("heat"), Json::array());
+}
+
 TEST_F(StatusPageTest, BetweenTwoJobsThereIsNoStatus) {
   StatusPage page{Credentials(), true};
   EXPECT_EQ(page.Answer({.path = "/api/status"}).code, 503);

@@ -56,6 +56,7 @@ class SilentEnd final : public ControlPlane {
   void ReportStages(std::function<StageCounts()> read) override {
     to_->ReportStages(std::move(read));
   }
+  void ReportWork(std::function<WorkCounts()> read) override { to_->ReportWork(std::move(read)); }
   void ReportQuality(std::function<std::vector<QualityGroup>()> read) override {
     to_->ReportQuality(std::move(read));
   }

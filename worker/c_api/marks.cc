@@ -1,9 +1,11 @@
 #include "worker/c_api/marks.h"
 
 #include <cstring>
+#include <vector>
 
 #include "common/base/status.h"
 #include "common/telemetry/recorder.h"
+#include "common/telemetry/work_counts.h"
 #include "worker/c_api/conversions.h"
 
 namespace bdn {
@@ -37,6 +39,7 @@ absl::Status RecordMarks(Client* client, std::span<const bdn_mark> marks) {
   for (size_t i = 0; i < marks.size(); ++i) BDN_RETURN_IF_ERROR(Check(marks[i], i));
   Recorder* const recorder = client->recorder();
   if (recorder == nullptr) return absl::OkStatus();
+  std::vector<TraceRecord> records;
   for (const bdn_mark& mark : marks) {
     uint64_t key = 0;
     if (mark.text != nullptr) {
@@ -44,14 +47,18 @@ absl::Status RecordMarks(Client* client, std::span<const bdn_mark> marks) {
     } else if (mark.tensor != BDN_NO_TENSOR) {
       key = client->RecordedKeyOf(mark.tensor);
     }
-    recorder->Add({.begin_ns = mark.begin_ns,
-                   .wall_ns = mark.wall_ns,
-                   .key = key,
-                   .step = mark.step,
-                   .cpu_ticks = TraceField(mark.cpu_ns / kTraceTickNs),
-                   .bytes = TraceField(mark.queued_ns / kTraceTickNs),
-                   .kind = static_cast<uint8_t>(mark.kind)});
+    const TraceRecord record = {.begin_ns = static_cast<int64_t>(mark.begin_ns),
+                                .wall_ns = mark.wall_ns,
+                                .key = key,
+                                .step = mark.step,
+                                .cpu_ticks = TraceField(mark.cpu_ns / kTraceTickNs),
+                                .bytes = TraceField(mark.queued_ns / kTraceTickNs),
+                                .kind = static_cast<uint8_t>(mark.kind)};
+    recorder->Add(record);
+    // Readiness, of which there are most, takes no time.
+    if (mark.kind != BDN_MARK_READY) records.push_back(record);
   }
+  if (client->program_clock() != nullptr) client->program_clock()->Add(records);
   return absl::OkStatus();
 }
 

@@ -122,11 +122,14 @@ absl::Status RequestRunner::Submit(RequestTable::Request request, Callbacks call
     BDN_ASSIGN_OR_RETURN(RequestTable::Actions actions,
                          table_.Submit(std::move(request), clock_->Now()));
     const bool is_counted = callbacks.sent != nullptr;
+    const StageSpan span = is_counted ? StageSpan(stages_) : StageSpan();
     open_[key] = {std::move(callbacks),
                   payload_bytes,
                   is_push,
                   {.key = key, .step = step},
-                  is_counted ? StageSpan(stages_) : StageSpan()};
+                  is_counted && stages_ != nullptr,
+                  span,
+                  span};
     work = Prepare(std::move(actions));
   }
   Perform(std::move(work));
@@ -295,6 +298,8 @@ RequestRunner::Work RequestRunner::Prepare(RequestTable::Actions actions) {
   for (RequestTable::Outgoing& out : actions.sends) {
     const auto connection = connections_.find(out.server);
     if (connection == connections_.end()) continue;
+    const auto open = open_.find(out.frame.header.key);
+    if (open != open_.end()) open->second.server = out.server;
     work.sends.push_back({connection->second, std::move(out.frame), out.request});
   }
   for (RequestTable::Answer& answer : actions.answers) {
@@ -307,11 +312,35 @@ RequestRunner::Work RequestRunner::Prepare(RequestTable::Actions actions) {
     // in any case, and before `answered`.
     open.callbacks.sent = TakeSent(&open);
     const absl::StatusOr<Frame>& frame = answer.outcome.frame;
-    if (frame.ok()) open.span.End(Stage::kWait, frame->payload.size(), open.id);
+    if (frame.ok()) NoteReply(open, frame->payload.size());
     work.ends.push_back({std::move(open.callbacks), std::move(answer.outcome)});
   }
   if (table_.NextTick() < sleeping_until_) wake_.Signal();
   return work;
+}
+
+void RequestRunner::NoteReply(const Open& open, uint64_t payload_bytes) {
+  const StageSpan now = open.span.End(Stage::kWait, payload_bytes, open.id);
+  const auto server = servers_.find(open.server);
+  // Requests that no stage counts have no begin.
+  if (!open.is_counted || server == servers_.end()) return;
+  PeerWait& wait = reply_waits_[server->second.rank];
+  wait.rank = server->second.rank;
+  ++wait.items;
+  wait.ns += now.NsAfter(open.begun);
+}
+
+std::vector<PeerWait> RequestRunner::ReplyWaits() const {
+  MutexLock lock(&mu_);
+  std::vector<PeerWait> all;
+  if (reply_waits_.size() > kMostPeerWaits) return all;
+  for (const auto& [rank, wait] : reply_waits_) all.push_back(wait);
+  return all;
+}
+
+size_t RequestRunner::OpenRequests() const {
+  MutexLock lock(&mu_);
+  return open_.size();
 }
 
 void RequestRunner::Perform(Work work) {

@@ -2,6 +2,7 @@
 #define BANDONEON_WORKER_PIPELINE_REQUEST_RUNNER_H_
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -12,6 +13,7 @@
 #include "common/base/mutex.h"
 #include "common/telemetry/history_file.h"
 #include "common/telemetry/stage_times.h"
+#include "common/telemetry/work_counts.h"
 #include "common/transport/transport.h"
 #include "worker/pipeline/recovery_table.h"
 
@@ -71,6 +73,11 @@ class RequestRunner {
   // As RequestTable.
   std::vector<RankWait> Unheard() const;
   std::string WaitingFor(Key key) const;
+  // Returns the waits for replies that `stages` counts, by server; none where there are more than
+  // kMostPeerWaits servers.
+  std::vector<PeerWait> ReplyWaits() const;
+  // Returns the number of requests that wait for an answer.
+  size_t OpenRequests() const;
   bool IsAccepted(Key key) const;
   RequestStats stats() const;
   RecoveryStats recovery_stats() const;
@@ -81,7 +88,10 @@ class RequestRunner {
     uint64_t payload_bytes = 0;
     bool is_push = false;
     SpanId id;
-    StageSpan span;  // of the stage that the request is in
+    bool is_counted = false;  // by stages
+    StageSpan begun;          // when the request was made
+    StageSpan span;           // of the stage that the request is in
+    NodeId server = 0;        // to which it was sent last
   };
   // The actions that the table asked for, with the callbacks concerned; carried out after the lock
   // is released.
@@ -102,6 +112,8 @@ class RequestRunner {
 
   Work Prepare(RequestTable::Actions actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Perform(Work work);
+  // Ends the wait for a reply, and counts it for the server.
+  void NoteReply(const Open& open, uint64_t payload_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Write to the history, if there is one.
   void NotePush(const Frame& push) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NoteEnd(const RequestTable::Answer& answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -128,6 +140,7 @@ class RequestRunner {
   absl::flat_hash_map<NodeId, ConnectionId> connections_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<NodeId, NodeInfo> servers_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<ConnectionId, NodeId> nodes_ ABSL_GUARDED_BY(mu_);
+  std::map<Rank, PeerWait> reply_waits_ ABSL_GUARDED_BY(mu_);
   // The time until which the timer thread sleeps; it must be signalled when something falls due
   // earlier.
   absl::Time sleeping_until_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
