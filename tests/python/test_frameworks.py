@@ -97,6 +97,7 @@ def test_workers_that_step_by_themselves_meet_and_nothing_else_is_exchanged(reci
         assert below == model and pushed < 5.5 * count
 
 
+@pytest.mark.long
 def test_workers_that_step_by_themselves_go_on_from_a_checkpoint_between_meetings(tmp_path):
     """After 6 of 12 steps, as each worker's own: bit for bit."""
     pytest.importorskip("transformers", reason="the package transformers is not installed")

@@ -62,7 +62,7 @@ def test_every_algorithm_trains_through_daemons(trained, name):
         assert len({entry["hash"] for entry in found}) == 1
 
 
-@pytest.mark.parametrize("hosts", [1, 0])
+@pytest.mark.parametrize("hosts", [1, pytest.param(0, marks=pytest.mark.long)])
 def test_identical_folds_come_to_the_same_and_trials_keep_nothing(tmp_path, hosts):
     found = run_processes(tmp_path, "trains_folds", *ALGORITHMS, hosts=hosts, options=COMPRESSED)
     for entry in found:
@@ -87,7 +87,7 @@ def test_uneven_data_is_joined(tmp_path):
     assert first == second and len(set(first.values())) == 1 and len(first) == 3
 
 
-@pytest.mark.parametrize("hosts", [(2, 0), (0, 2)])
+@pytest.mark.parametrize("hosts", [(2, 0), pytest.param((0, 2), marks=pytest.mark.long)])
 def test_a_checkpoint_goes_from_jobs_with_daemons_to_those_without_and_back(tmp_path, hosts):
     def found(phase):
         return [torch.load(tmp_path / f"{phase}{rank}.pt") for rank in range(4)]

@@ -39,6 +39,7 @@ def test_two_workers_equal_ddp_over_gloo_bit_for_bit_and_so_does_the_hook(tmp_pa
     assert first == second and len(set(first.values())) == 1
 
 
+@pytest.mark.long
 def test_training_over_a_fabric_equals_that_over_tcp_bit_for_bit(tmp_path):
     found = {}
     for name, options in {
@@ -76,7 +77,8 @@ def test_the_hook_equals_the_optimizer_when_compressed(tmp_path):
     assert first == second and first["hook"] == first["optimizer"]
 
 
-@pytest.mark.parametrize("name, sizes", [("distributed", (2, 3)), ("local", (3, 2))])
+@pytest.mark.parametrize("name, sizes",
+                         [("distributed", (2, 3)), pytest.param("local", (3, 2), marks=pytest.mark.long)])
 def test_one_distributed_checkpoint_is_loaded_by_another_number_of_workers(tmp_path, name, sizes):
     def found(phase, workers):
         return [torch.load(tmp_path / f"{phase}{rank}.pt") for rank in range(workers)]

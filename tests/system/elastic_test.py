@@ -161,6 +161,7 @@ def test_a_newcomer_that_is_too_slow_goes_again(start):
     check(job, ["worker 0", "worker 2", come(job, 1)])
 
 
+@pytest.mark.long
 def test_who_has_another_state_is_out(start):
     job = start("adamw")
     lose(job, "worker 1", 2)
@@ -324,6 +325,7 @@ def test_torchrun_starts_its_worker_again(start):
     assert all(known[step][0] == sums for step, (sums, _) in came.items())
 
 
+@pytest.mark.long
 def test_a_newcomer_saves_with_the_others(start, tmp_path):
     job = start("adamw", TEST_DIRECTORY=str(tmp_path / "checkpoint"), TEST_EVERY="15")
     lose(job, "worker 1", 2)

@@ -296,6 +296,7 @@ def find_returns(folder, jobs):
         return [text for text in pool.map(run, enumerate(jobs)) if text]
 
 
+@pytest.mark.long
 def test_a_worker_comes_back_in_each_phase_with_each_action_over_each_transport(tmp_path):
     # Each phase and action comes, and each transport has several.
     cells = [(PHASES[number % len(PHASES)], ACTIONS[(number + number // len(PHASES)) % 3]) for number in range(12)]

@@ -121,8 +121,9 @@ def check_survivors(job, lost, codec="none", lost_server=None):
     return outputs
 
 
-@pytest.mark.parametrize("settings", [{}, NETWORK, FABRIC], ids=["shm", "network", "fabric"])
-@pytest.mark.parametrize("lost", [0, 1, 2])
+@pytest.mark.parametrize("settings", [{}, NETWORK, pytest.param(FABRIC, marks=pytest.mark.long)],
+                         ids=["shm", "network", "fabric"])
+@pytest.mark.parametrize("lost", [0, pytest.param(1, marks=pytest.mark.long), 2])
 def test_the_others_go_on_after_a_kill(start, lost, settings):
     job = start(settings, "--min-workers=2")
     job[lost].child.kill()
@@ -130,14 +131,14 @@ def test_the_others_go_on_after_a_kill(start, lost, settings):
     assert all("the job goes on with 2 of 3 workers" in output for output in outputs.values())
 
 
-@pytest.mark.parametrize("codec", ["ef(onebit)", "fp16"])
+@pytest.mark.parametrize("codec", ["ef(onebit)", pytest.param("fp16", marks=pytest.mark.long)])
 def test_with_codecs_the_others_have_the_same_bytes(start, codec):
     job = start({"TEST_CODEC": codec}, "--min-workers=1")
     job[1].child.kill()
     check_survivors(job, 1, codec)
 
 
-@pytest.mark.parametrize("codec", ["none", "ef(onebit)"])
+@pytest.mark.parametrize("codec", [pytest.param("none", marks=pytest.mark.long), "ef(onebit)"])
 @pytest.mark.parametrize("settings", [{}, NETWORK, FABRIC], ids=["shm", "network", "fabric"])
 def test_the_others_go_on_without_a_worker_and_a_server_at_once(start, settings, codec):
     # The lost worker holds the snapshots of some of the server's keys, and other workers those of the rest.
@@ -149,7 +150,7 @@ def test_the_others_go_on_without_a_worker_and_a_server_at_once(start, settings,
     assert is_estimated == (codec != "none")
 
 
-@pytest.mark.parametrize("settings", [{}, NETWORK], ids=["shm", "network"])
+@pytest.mark.parametrize("settings", [{}, pytest.param(NETWORK, marks=pytest.mark.long)], ids=["shm", "network"])
 def test_one_that_is_stopped_past_its_lease_hears_that_it_is_out(start, settings):
     job = start(settings, "--min-workers=2")
     job[1].child.send_signal(signal.SIGSTOP)
@@ -207,7 +208,7 @@ def pid_under(job, text, variable=None):
     return pids[0]
 
 
-@pytest.mark.parametrize("lost", [0, 2])
+@pytest.mark.parametrize("lost", [0, pytest.param(2, marks=pytest.mark.long)])
 def test_run_goes_on_and_says_in_its_last_line_who_was_lost(run, lost):
     job = run("-n", 3, "-s", 2, "--set", "min-workers=1", "--set", "lease-timeout=2s", "--", sys.executable, PROGRAM)
     job.wait_for("running", times=3)

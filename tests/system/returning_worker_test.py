@@ -69,7 +69,8 @@ def check(job, names, tmp_path, servers=(0, 1), exact=True):
     assert found.returncode == 0, found.stdout
 
 
-@pytest.mark.parametrize("settings", [{}, NETWORK, FABRIC], ids=["shm", "network", "fabric"])
+@pytest.mark.parametrize("settings", [*(pytest.param(way, marks=pytest.mark.long) for way in ({}, FABRIC)), NETWORK],
+                         ids=["shm", "fabric", "network"])
 def test_a_worker_comes_back_twice(start, tmp_path, settings):
     job = start(settings | {"TEST_RETURNS": "2"})
     lose(job, "worker 1")
@@ -91,7 +92,9 @@ def test_with_codecs_all_have_the_same_bytes(start, tmp_path, links):
     check(job, ["worker 1", "worker 2", name], tmp_path, exact=False)
 
 
-@pytest.mark.parametrize("links", [("none", "none", ""), ("ef(onebit)", "ef(onebit)", "")], ids=["none", "onebit"])
+@pytest.mark.parametrize("links",
+                         [pytest.param(("none", "none", ""), marks=pytest.mark.long), ("ef(onebit)", "ef(onebit)", "")],
+                         ids=["none", "onebit"])
 def test_a_server_may_be_lost_right_after(start, tmp_path, links):
     push, pull, rule = links
     job = start({"TEST_PUSH": push, "TEST_PULL": pull, "TEST_RULE": rule})
