@@ -24,6 +24,7 @@ class Timed(torch.nn.Module):
 
 
 bdn.init()
+torch.manual_seed(0)
 torch.set_num_threads(1)
 timed = Timed()
 # Of 1 MiB, so that a link's rate matters.
