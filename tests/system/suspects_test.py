@@ -138,7 +138,7 @@ def test_a_worker_with_a_slow_link_is_named(start):
 def test_a_server_that_gets_half_of_a_processor_is_named(start):
     job = start(steps=QUIET + 90)
     job.process.wait_for(f"step {QUIET}\n")
-    pid = job.pid("bandoneon-server", "BANDONEON_RANK=0 ")
+    pid = job.pid("bandoneon-server", "--rank=0 ")
     while not any(f"step {QUIET + 85}\n" in line for line in list(job.process.lines)):
         for what, seconds in ((signal.SIGSTOP, 0.03), (signal.SIGCONT, 0.03)):
             os.kill(pid, what)
