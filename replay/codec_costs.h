@@ -34,7 +34,7 @@ enum class CodecStep : uint8_t {
 };
 inline constexpr size_t kNumCodecSteps = 4;
 
-// What codecs cost: as recorded, and as measured by `bandoneon bench codecs --json`.
+// The costs of codecs, as recorded, and as measured by `bandoneon bench codecs --json`.
 class CodecCosts {
  public:
   // Adds what a file of measurements says. InvalidArgument where a line is none.

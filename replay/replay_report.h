@@ -29,7 +29,7 @@ struct StepTimes {
   std::vector<int64_t> durations_ns;
 };
 
-// How busy the machines were while the job was recorded.
+// The load of the machines while the job was recorded.
 struct Busyness {
   // The share of the steps' time in which programs were ready to run and did not.
   double queued_share = 0;

@@ -12,7 +12,7 @@
 
 namespace bdn {
 
-// What a replay is to change. Members that are empty stay as they were recorded.
+// The changes that a replay makes. Members that are empty stay as they were recorded.
 struct ReplaySettings {
   std::optional<double> link;  // bytes a second, each way of each node
   std::string push;            // canonical specs

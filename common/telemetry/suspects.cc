@@ -15,7 +15,7 @@ constexpr std::string_view kKindNames[] = {"compute", "input",  "gc",     "host"
                                            "link",    "server", "stalled"};
 static_assert(std::size(kKindNames) == kNumSuspectKinds);
 
-// What stands out: see Assess.
+// A node stands out where its time exceeds all of these bounds: see Assess.
 constexpr double kLeastShare = 0.05;  // of a step, and of the peers' time of this kind
 constexpr double kSpreads = 5;
 constexpr double kQueuedTwice = 2;
@@ -23,7 +23,7 @@ constexpr double kOfHalves = 0.6;  // each half of a window is to exceed so much
 constexpr double kToStay = 0.5;
 // A machine on which threads wait for so much of a step is busy.
 constexpr double kBusyShare = 0.1;
-// Of exchanges: shorter differences than this many seconds are not told from noise.
+// Differences between exchanges that are shorter, in seconds, are not told from noise.
 constexpr double kLeastLink = 1e-3;
 // A server's own time must have grown to so much of its past, or be so much of comparable servers'.
 constexpr double kServerGrowth = 1.5;
@@ -39,7 +39,7 @@ constexpr double kFullTimes = 3;
 constexpr int kHitsToBegin = 2;
 // A finding with a smaller margin may be chance: it is to hold for another window.
 constexpr double kClearMargin = 1.5;
-// Of judgements, for spreads: the latest so many count.
+// The spread of a time is taken over so many of the latest judgements.
 constexpr int kMemory = 64;
 // Judgements that are so many apart have windows without common heartbeats; and what is learnt is
 // so much older.
@@ -93,7 +93,7 @@ class Times {
     std::vector<double> deviations;
     for (const double value : whole_) deviations.push_back(std::abs(value - middle));
     spread_ = Median(std::move(changes));
-    // Of two the middle is as far from either as they are apart.
+    // The median of two values is as far from one as from the other, so it tells nothing of them.
     if (times_.size() > 2) spread_ = std::max(spread_, 1.4826 * Median(std::move(deviations)));
   }
 
@@ -401,14 +401,14 @@ class Assessor {
         other_growths.push_back(growths[j]);
         if (AreComparable(server.whole, servers_[j]->whole)) comparable.push_back(times[j]);
       }
-      // What is usual for this server.
+      // The usual time of this server is that of comparable ones, or its own of before.
       std::optional<double> usual;
       if (!comparable.empty()) {
         usual = Median(comparable);
       } else if (const auto before = usual_.seconds.find(id);
                  before != usual_.seconds.end() && !other_growths.empty() &&
                  AreAlike(usual_.bytes.at(id), server.whole.bytes)) {
-        // Whose keys are others than they were has no past.
+        // A server that holds other keys than before has no past of its own.
         usual = before->second * std::max(1.0, Median(other_growths));
       }
       const double excess = usual.has_value() ? times[i] - *usual : 0;

@@ -44,7 +44,7 @@ struct SuspectNode {
 // Returns the part of a node's host that all nodes of one machine have.
 std::string_view MachineOf(std::string_view host);
 
-// What a node did in some of its steps.
+// The work of a node in some of its steps.
 struct WorkRates {
   uint64_t steps = 0;
   double step_seconds = 0;  // from one step's end to the next
@@ -108,7 +108,7 @@ using SuspectId = std::pair<std::string, SuspectKind>;  // PlaceName, kind
 // Returns "worker 3" or "host NAME".
 std::string PlaceName(const SuspectNode& who);
 
-// What was usual so far.
+// The usual times so far.
 struct UsualTimes {
   std::map<SuspectId, double> seconds;  // of a node
   std::map<SuspectId, double> bytes;    // a step, of a server at those times
