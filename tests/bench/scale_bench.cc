@@ -1,6 +1,6 @@
 // The cost of one more node and one more tensor for the control plane: a scheduler daemon of its
-// own, and simulated nodes in this process that join, declare, meet at barriers, live and leave
-// over gRPC. Prints one JSON line a job size.
+// own, and simulated nodes in this process that join, declare, meet at barriers, go on without one
+// of them and leave over gRPC. Prints one JSON line a job size.
 //
 //   scale_bench [--workers 10,100,1000] [--servers 4] [--tensors 10000] [--elements 100000]
 
@@ -20,6 +20,7 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <latch>
 #include <limits>
 #include <memory>
 #include <sstream>
@@ -96,6 +97,7 @@ class SchedulerProcess {
                                      "--port-file=" + port_file,
                                      "--workers=" + std::to_string(shape.workers),
                                      "--servers=" + std::to_string(shape.servers),
+                                     "--min-workers=1",
                                      "--lease-timeout=60s",
                                      "--log-level=warning"};
     std::vector<char*> argv;
@@ -158,7 +160,7 @@ std::vector<TensorDeclaration> Tensors(const Shape& shape, const char* prefix, i
 
 struct Phase {
   const char* name;
-  std::function<void(ControlPlane*)> worker;
+  std::function<void(int rank, ControlPlane*)> worker;
 };
 
 void RunJob(const Shape& shape, bool counts_bytes) {
@@ -168,15 +170,23 @@ void RunJob(const Shape& shape, bool counts_bytes) {
   const auto connect = [&] {
     return SchedulerClient::Create(scheduler->address(), {}, &clock).value();
   };
+  // Counts the nodes that have not yet heard that the last worker is gone.
+  std::latch unaware(shape.workers - 1 + shape.servers);
+  const auto on_membership = [&unaware](const std::shared_ptr<const Membership>& membership) {
+    // Servers hear of one more membership once all workers have left, and it has no vacant rank.
+    if (!membership->vacant.empty()) unaware.count_down();
+  };
+  const auto is_lost = [&shape](int rank) { return rank == shape.workers - 1; };
   std::vector<std::unique_ptr<ControlPlane>> servers;
   std::vector<std::thread> server_threads;
   for (int i = 0; i < shape.servers; ++i) {
     servers.push_back(connect());
-    server_threads.emplace_back([control = servers.back().get()] {
+    server_threads.emplace_back([&on_membership, control = servers.back().get()] {
       JoinRequest join{
           .role = Role::kServer, .endpoints = {EndpointOf("tcp://x")}, .host = "bench:1"};
       Check(control->Join(join, kPatience).status());
       control->Watch({
+          .on_membership = on_membership,
           .on_catalogue =
               [control](auto delta) { Check(control->AcknowledgePlacement(delta->version)); },
           .on_failure = [](const absl::Status& status) { Check(status); },
@@ -187,31 +197,43 @@ void RunJob(const Shape& shape, bool counts_bytes) {
   const std::vector<TensorDeclaration> one = Tensors(shape, "late", 1);
   const std::vector<TensorDeclaration> two = Tensors(shape, "later", 1);
   const auto declare = [](const std::vector<TensorDeclaration>& tensors) {
-    return
-        [&tensors](ControlPlane* control) { Check(control->Declare(tensors, kPatience).status()); };
+    return [&tensors](int, ControlPlane* control) {
+      Check(control->Declare(tensors, kPatience).status());
+    };
   };
   const Phase phases[] = {
       {"join",
-       [](ControlPlane* control) {
-         JoinRequest join{.role = Role::kWorker, .host = "bench:1"};
+       [&](int rank, ControlPlane* control) {
+         JoinRequest join{.role = Role::kWorker, .wanted_rank = rank, .host = "bench:1"};
          Check(control->Join(join, kPatience).status());
-         control->Watch({.on_failure = [](const absl::Status& status) { Check(status); }});
+         // The worker that is lost is told so, as a failure of its own.
+         if (is_lost(rank)) return control->Watch({.on_failure = [](const absl::Status&) {}});
+         control->Watch({.on_membership = on_membership,
+                         .on_failure = [](const absl::Status& status) { Check(status); }});
        }},
       {"declare", declare(model)},
       {"declare_one_more", declare(one)},
       {"and_one_more", declare(two)},
-      {"barrier", [](ControlPlane* control) { Check(control->Barrier("b", kPatience)); }},
-      {"leave", [](ControlPlane* control) { Check(control->Leave(absl::OkStatus(), kPatience)); }},
+      {"barrier", [](int, ControlPlane* control) { Check(control->Barrier("b", kPatience)); }},
+      {"lose_a_worker",
+       [&](int rank, ControlPlane* control) {
+         if (!is_lost(rank)) return unaware.wait();
+         Check(control->Leave(Unavailable("this worker's machine is taken away"), kPatience));
+       }},
+      {"leave",
+       [&](int rank, ControlPlane* control) {
+         if (!is_lost(rank)) Check(control->Leave(absl::OkStatus(), kPatience));
+       }},
   };
   std::vector<std::unique_ptr<ControlPlane>> workers;
   for (int i = 0; i < shape.workers; ++i) workers.push_back(connect());
   std::barrier<> together(shape.workers + 1);
   std::vector<std::thread> threads;
-  for (const auto& worker : workers) {
-    threads.emplace_back([&, control = worker.get()] {
+  for (int rank = 0; rank < shape.workers; ++rank) {
+    threads.emplace_back([&, rank, control = workers[static_cast<size_t>(rank)].get()] {
       for (const Phase& phase : phases) {
         together.arrive_and_wait();
-        phase.worker(control);
+        phase.worker(rank, control);
         together.arrive_and_wait();
       }
     });
