@@ -23,12 +23,11 @@ import os
 import pathlib
 import signal
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 
 import torch
+from driven_job import DrivenJob, gaps_of
 
 import bandoneon.torch as bdn
 
@@ -142,87 +141,12 @@ def exchange(worker):
 # ---- Jobs that this program starts
 
 
-class Driven:
-    """A job of three workers of this program and two servers, whose workers write each step's end into a folder."""
-
-    def __init__(self, *arguments, seed=1):
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="bandoneon-bench-"))
-        self.log = open(self.folder / "log", "w")
-        command = [ROOT / "build" / "release" / "bin" / "bandoneon", "run", "-n", 3, "-s", 2, "--min-workers", 1, "--restarts", 100, "--seed", seed,
-                   "--", sys.executable, __file__, *arguments, "--in", self.folder]
-        self.child = subprocess.Popen([str(word) for word in command], stdout=self.log, stderr=subprocess.STDOUT)
-
-    def steps(self):
-        """[(when it ended, step, rank, workers)], in the order of time."""
-        lines = [json.loads(line) for path in self.folder.glob("steps.*") for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
-        return sorted(map(tuple, lines))
-
-    def await_step(self, condition, limit=120):
-        """Waits until condition(steps) holds, and returns the steps."""
-        end = time.monotonic() + limit
-        while True:
-            steps = self.steps()
-            if condition(steps):
-                return steps
-            if self.child.poll() is not None or time.monotonic() > end:
-                raise SystemExit(f"the job has not got on:\n{(self.folder / 'log').read_text()[-3000:]}")
-            time.sleep(0.05)
-
-    def await_whole(self, since):
-        """Waits for 30 steps of all three that have ended after that time, behind one of fewer."""
-
-        def is_whole(steps):
-            later = [step for step in steps if step[0] > since]
-            fewer = [when for when, _, _, count in later if count < 3]
-            return bool(fewer) and len([1 for when, _, _, count in later if count == 3 and when > max(fewer)]) > 90
-
-        self.await_step(is_whole)
-
-    def pid(self, kind):
-        """Of "worker 1" or "server 0"."""
-        name, number = kind.split()
-        for entry in pathlib.Path("/proc").glob("[0-9]*"):
-            try:
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-                environment = (entry / "environ").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            is_ours = self._is_descendant(int(entry.name))
-            is_worker = str(self.folder).encode() in words and f"BANDONEON_RANK={number}".encode() in environment and b"run" not in words
-            is_server = words[0].endswith(b"bandoneon-server") and f"--rank={number}".encode() in words
-            if is_ours and (is_worker if name == "worker" else is_server):
-                return int(entry.name)
-        raise SystemExit(f"there is no {kind}")
-
-    def _is_descendant(self, pid):
-        while pid > 1:
-            if pid == self.child.pid:
-                return True
-            try:
-                pid = int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                return False
-        return False
-
-    def end(self):
-        """Ends the job at the same step of all."""
-        (self.folder / "end").touch()
-        if self.child.wait(120) != 0:
-            raise SystemExit((self.folder / "log").read_text()[-3000:])
-        self.log.close()
-
-
-def gaps_of(steps):
-    """[(when, seconds from the end of a step to that of the next)], each by the first worker that ended it."""
-    first = {}
-    for when, step, _, _ in steps:
-        first.setdefault(step, when)
-    ends = sorted(first.values())
-    return [(later, later - earlier) for earlier, later in zip(ends, ends[1:])]
+def start(*arguments, seed=1):
+    return DrivenJob(__file__, *arguments, options=["-n", 3, "-s", 2, "--min-workers", 1, "--restarts", 100, "--seed", seed])
 
 
 def in_job(train_step, state, total=1_000_000):
-    """A worker of a job of Driven."""
+    """A worker of a job of DrivenJob."""
     file = open(options.folder / f"steps.{own.rank}", "a", buffering=1)
     for step in state.steps(total):
         train_step(step, *state.shard)
@@ -239,7 +163,7 @@ def small_worker():
 
 
 def changes():
-    job = Driven("changes")
+    job = start("changes")
     job.await_step(lambda steps: len(steps) > 300)
     left, came = [], []
     for _ in range(options.times):
@@ -261,7 +185,7 @@ def show(seconds):
 
 
 def replaced():
-    job = Driven("replaced")
+    job = start("replaced")
     began = job.await_step(lambda steps: len(steps) > 300)[-1][0]
     longest = {}
     for kind in ("worker 2", "server 0", "worker 1", "server 1", "worker 0"):
@@ -318,7 +242,7 @@ def gpt_worker():
 def gpt():
     losses, killed = [], 0
     for is_disturbed in (False, True):
-        job = Driven("gpt", "--seed", options.seed, "--total", options.total, seed=options.seed)
+        job = start("gpt", "--seed", options.seed, "--total", options.total, seed=options.seed)
         if is_disturbed:
             for number, at in enumerate(range(options.every, options.total - 30, options.every)):
                 job.await_step(lambda steps, at=at: bool(steps) and steps[-1][1] >= at and steps[-1][3] == 3, 600)
