@@ -96,6 +96,17 @@ std::string HeldBy(const Json& node) {
   return absl::StrFormat("server %s holds%s\n", RankOf(node), text);
 }
 
+// Returns "server 0 has 12 rows of tables: ..."; empty where it never had any.
+std::string RowsOf(const Json& node) {
+  if (!node.contains("rows")) return {};
+  const Json& rows = node.at("rows");
+  return absl::StrFormat(
+      "server %s has %s rows of tables: %s came, %s were removed, and %s gradients were of rows "
+      "not admitted yet\n",
+      RankOf(node), Number(rows.at("held")), Number(rows.at("added")), Number(rows.at("removed")),
+      Number(rows.at("not_admitted")));
+}
+
 std::string Describe(const Json& job) {
   const auto text_of = [&](const char* name) { return job.at(name).get<std::string>(); };
   std::string text = absl::StrFormat("job %s: %s, epoch %s, %s tensors in %s keys\n",
@@ -117,7 +128,7 @@ std::string Describe(const Json& job) {
          AddressOf(node)});
   }
   text += TextTable(rows);
-  for (const Json& node : job.at("nodes")) text += HeldBy(node);
+  for (const Json& node : job.at("nodes")) text += HeldBy(node) + RowsOf(node);
   for (const Json& suspect : job.at("suspects")) {
     text += "slow: " + suspect.at("sentence").get<std::string>() + "\n";
   }

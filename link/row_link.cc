@@ -89,6 +89,11 @@ absl::Status CanonicalizeTable(TensorDeclaration* table) {
   BDN_ASSIGN_OR_RETURN(const RowRuleSpec rule, RowRuleSpec::Parse(table->rule));
   table->rule = rule.text();
   BDN_ASSIGN_OR_RETURN(const TableSpec spec, TableSpec::Parse(table->table));
+  if (rule.is_mean() && spec.IsLimited()) {
+    return InvalidArgument(
+        "by the rule mean no rows are held, so that none are admitted, bounded or removed: leave "
+        "admit, max_rows, evict and ttl out");
+  }
   table->table = spec.text();
   return absl::OkStatus();
 }

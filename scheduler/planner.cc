@@ -76,6 +76,7 @@ class TableKeys {
 
   absl::Status Add(const TensorDeclaration& table, uint32_t number) {
     BDN_ASSIGN_OR_RETURN(const TableSpec spec, TableSpec::Parse(table.table));
+    BDN_RETURN_IF_ERROR(CheckMaxRows(spec, table.name, buckets_));
     const auto [first, is_new] =
         groups_.try_emplace({AttributesOf(table), table.elements}, keys_->size());
     for (uint32_t bucket = 0; is_new && bucket < buckets_; ++bucket) {
@@ -95,13 +96,6 @@ class TableKeys {
   std::vector<KeyEntry>* const keys_;
   std::map<std::pair<Attributes, uint64_t>, size_t> groups_;  // indices in keys_
 };
-
-uint32_t BucketsOf(const JobConfig& config) {
-  if (config.row_buckets != 0) return config.row_buckets;
-  constexpr uint32_t kForEachServer = 4;
-  const auto least = kForEachServer * static_cast<uint32_t>(std::max(1, config.num_servers));
-  return std::min(kMaxRowBuckets, std::bit_ceil(least));
-}
 
 // The groups that still take tensors, at most one for each set of attributes. The sets are views of
 // the tensors, which outlive this.
@@ -135,7 +129,7 @@ absl::StatusOr<std::vector<KeyEntry>> PlanKeys(std::span<const TensorDeclaration
   const uint64_t fusion_bytes = std::min(config.fusion_bytes, config.partition_bytes);
   std::vector<KeyEntry> keys;
   OpenGroups groups(fusion_bytes, &keys);
-  TableKeys tables(BucketsOf(config), &keys);
+  TableKeys tables(RowBucketsOf(config.row_buckets, config.num_servers), &keys);
   for (size_t i = 0; i < tensors.size(); ++i) {
     const TensorDeclaration& tensor = tensors[i];
     const auto number = static_cast<uint32_t>(first_tensor + i);

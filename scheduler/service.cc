@@ -206,6 +206,7 @@ CallId ServiceImpl::OnHeartbeat(HeartbeatCall* call) {
                                              .bytes_sent = message.bytes_sent(),
                                              .bytes_received = message.bytes_received(),
                                              .held = Read(message.held()),
+                                             .rows = Read(message.rows()),
                                              .stages = *stages,
                                              .work = *work,
                                              .ended = message.ended(),

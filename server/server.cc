@@ -188,6 +188,14 @@ constexpr MetricRow<Stats> kMetrics[] = {
     {{"rows_fetched", kCounter,
       "So many rows were told to workers that fetched them, besides those in replies."},
      [](const Stats& now) { return now.shards.rows_fetched; }},
+    {{"rows_added", kCounter, "So many new rows were stored."},
+     [](const Stats& now) { return now.shards.rows_added; }},
+    {{"rows_removed", kCounter,
+      "So many rows were removed because their table was full, or because of their age."},
+     [](const Stats& now) { return now.shards.rows_removed; }},
+    {{"rows_not_admitted", kCounter,
+      "So many gradients were dropped because their rows were not admitted yet."},
+     [](const Stats& now) { return now.shards.rows_not_admitted; }},
     {{"bytes_held_most", kGauge,
       "The shards held at most so many bytes at once, each at a time of its own, added up.",
       &kHeldMost},
@@ -463,15 +471,19 @@ void Server::SendTo(NodeId node, Frame frame) {
 void Server::ReportProgress(Step step) {
   const TransportStats traffic = transport_->stats();
   HeldBytes held;
-  uint64_t rebuilding = 0;
+  ShardStats shards;
   for (const auto& shard : shards_) {
     held += shard->held();
-    rebuilding += shard->stats().rebuilding;
+    shards += shard->stats();
   }
   NodeProgress progress = {.bytes_sent = traffic.bytes_sent,
                            .bytes_received = traffic.bytes_received,
                            .held = held,
-                           .keys_rebuilding = rebuilding};
+                           .rows = {.held = shards.rows,
+                                    .added = shards.rows_added,
+                                    .removed = shards.rows_removed,
+                                    .not_admitted = shards.rows_not_admitted},
+                           .keys_rebuilding = shards.rebuilding};
   {
     MutexLock lock(&mu_);
     if (step > highest_step_) ++ended_steps_;

@@ -33,13 +33,16 @@ struct ShardStats {
   uint64_t duplicates = 0;      // pushes that were in their open round already
   uint64_t cached_replies = 0;  // requests about a closed step, answered from memory
   uint64_t probes = 0;
-  uint64_t refused = 0;       // frames answered with an error
-  uint64_t rebuilding = 0;    // keys of lost servers that are not whole yet
-  uint64_t rebuilt = 0;       // keys of lost servers that are whole again
-  uint64_t estimated = 0;     // those of them whose state is an estimate
-  uint64_t rows = 0;          // rows of tables that are stored now
-  uint64_t rows_updated = 0;  // updates of single rows
-  uint64_t rows_fetched = 0;  // rows that fetches were told, besides those of replies
+  uint64_t refused = 0;            // frames answered with an error
+  uint64_t rebuilding = 0;         // keys of lost servers that are not whole yet
+  uint64_t rebuilt = 0;            // keys of lost servers that are whole again
+  uint64_t estimated = 0;          // those of them whose state is an estimate
+  uint64_t rows = 0;               // rows of tables that are stored now
+  uint64_t rows_updated = 0;       // updates of single rows
+  uint64_t rows_fetched = 0;       // rows that fetches were told, besides those of replies
+  uint64_t rows_added = 0;         // rows that an update made
+  uint64_t rows_removed = 0;       // because of a bound or of their age
+  uint64_t rows_not_admitted = 0;  // gradients of rows that were not admitted yet
   // Bytes of payloads, and of the float32 values that they stand for.
   uint64_t bytes_pushed = 0;
   uint64_t bytes_pushed_plain = 0;

@@ -11,6 +11,7 @@
 #include "common/base/status.h"
 #include "common/cluster/job_recorder.h"
 #include "common/cluster/membership_history.h"
+#include "common/cluster/table_spec.h"
 #include "worker/link_states.h"
 #include "worker/scattered_bytes.h"
 
@@ -551,6 +552,7 @@ absl::StatusOr<std::vector<uint32_t>> Worker::Declare(std::vector<TensorDeclarat
     for (TensorDeclaration& tensor : tensors) {
       BDN_RETURN_IF_ERROR(TensorTable::Canonicalize(&tensor));
       BDN_RETURN_IF_ERROR(CheckRanks(tensor));
+      BDN_RETURN_IF_ERROR(CheckBound(tensor));
       BDN_ASSIGN_OR_RETURN(const bool is_new, tensors_.IsNew(tensor));
       if (is_new) fresh[tensor.ranks].push_back(tensor);
     }
@@ -565,6 +567,13 @@ absl::StatusOr<std::vector<uint32_t>> Worker::Declare(std::vector<TensorDeclarat
   BDN_ASSIGN_OR_RETURN(const std::vector<uint32_t> ids, TakeDeclared(tensors, {}, &earlier));
   if (!earlier.empty()) BDN_RETURN_IF_ERROR(BeginWhereServersStand(earlier, deadline));
   return ids;
+}
+
+absl::Status Worker::CheckBound(const TensorDeclaration& tensor) const {
+  if (tensor.kind != KeyKind::kRows) return absl::OkStatus();
+  BDN_ASSIGN_OR_RETURN(const TableSpec spec, TableSpec::Parse(tensor.table));
+  const JobConfig& job = joined_.config;
+  return CheckMaxRows(spec, tensor.name, RowBucketsOf(job.row_buckets, job.num_servers));
 }
 
 absl::Status Worker::CheckRanks(const TensorDeclaration& tensor) const {

@@ -163,6 +163,8 @@ class Worker final : public Client {
   void RetireAsTakenIn();
   // Checks that this worker is of the tensor's ranks, and that the job has them.
   absl::Status CheckRanks(const TensorDeclaration& tensor) const;
+  // InvalidArgument: a table's bound does not fit the number of its buckets.
+  absl::Status CheckBound(const TensorDeclaration& tensor) const;
   // Takes new parts of the catalogue up, and returns the tensors' ids. Adds the keys that others
   // may have exchanged before this worker was taken in to `earlier`.
   absl::StatusOr<std::vector<uint32_t>> TakeDeclared(std::span<const TensorDeclaration> tensors,

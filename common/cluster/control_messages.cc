@@ -417,6 +417,13 @@ void Write(const HeldBytes& held, wire::HeldBytes* message) {
   message->set_rows(held.rows);
 }
 
+void Write(const RowCounts& counts, wire::RowCounts* message) {
+  message->set_held(counts.held);
+  message->set_added(counts.added);
+  message->set_removed(counts.removed);
+  message->set_not_admitted(counts.not_admitted);
+}
+
 void Write(const StageCounts& counts, wire::StageCounts* message) {
   for (size_t i = 0; i < kNumStages; ++i) {
     const StageCount& count = counts.by_stage[i];
@@ -667,6 +674,14 @@ HeldBytes Read(const wire::HeldBytes& message) {
           .values = message.values(),
           .rows = message.rows()};
 }
+
+RowCounts Read(const wire::RowCounts& message) {
+  return {.held = message.held(),
+          .added = message.added(),
+          .removed = message.removed(),
+          .not_admitted = message.not_admitted()};
+}
+
 absl::StatusOr<std::vector<ReportedValue>> ReadReports(const wire::HeartbeatRequest& message) {
   if (static_cast<size_t>(message.reports_size()) > kMostReports) {
     return InvalidArgument("%d reports: a heartbeat has at most %d", message.reports_size(),

@@ -29,6 +29,7 @@ class Membership;
 class NodeInfo;
 class PlacementVersion;
 class QualityGroup;
+class RowCounts;
 class StageCounts;
 class WorkCounts;
 }  // namespace bandoneon::control
@@ -59,6 +60,7 @@ void Write(const JobConfig& config, bandoneon::control::JobConfig* message);
 void Write(const NodeInfo& node, bandoneon::control::NodeInfo* message);
 void Write(const Membership& membership, bandoneon::control::Membership* message);
 void Write(const HeldBytes& held, bandoneon::control::HeldBytes* message);
+void Write(const RowCounts& counts, bandoneon::control::RowCounts* message);
 void Write(const StageCounts& counts, bandoneon::control::StageCounts* message);
 void Write(const WorkCounts& counts, bandoneon::control::WorkCounts* message);
 // Writes the reports of a heartbeat, and nothing else of it.
@@ -79,6 +81,7 @@ absl::StatusOr<JobConfig> Read(const bandoneon::control::JobConfig& message);
 absl::StatusOr<NodeInfo> Read(const bandoneon::control::NodeInfo& message);
 absl::StatusOr<Membership> Read(const bandoneon::control::Membership& message);
 HeldBytes Read(const bandoneon::control::HeldBytes& message);
+RowCounts Read(const bandoneon::control::RowCounts& message);
 absl::StatusOr<StageCounts> Read(const bandoneon::control::StageCounts& message);
 absl::StatusOr<WorkCounts> Read(const bandoneon::control::WorkCounts& message);
 absl::StatusOr<std::vector<ReportedValue>> ReadReports(

@@ -19,6 +19,7 @@
 #include "common/cluster/held_bytes.h"
 #include "common/cluster/membership.h"
 #include "common/cluster/reports.h"
+#include "common/cluster/row_counts.h"
 #include "common/telemetry/quality_figures.h"
 #include "common/telemetry/stage_times.h"
 #include "common/telemetry/work_counts.h"
@@ -27,7 +28,7 @@ namespace bdn {
 
 // The version of the control plane's protocol. Nodes and scheduler of different versions do not
 // join.
-inline constexpr uint32_t kControlVersion = 21;
+inline constexpr uint32_t kControlVersion = 22;
 // The most steps of which workers keep their pushes for servers that are lost.
 inline constexpr uint32_t kMostReplaySteps = 128;
 
@@ -138,6 +139,7 @@ struct NodeProgress {
   uint64_t bytes_sent = 0;
   uint64_t bytes_received = 0;
   HeldBytes held = {};  // of a server
+  RowCounts rows = {};  // of a server
   StageCounts stages = {};
   WorkCounts work = {};
   // Steps that ended since the node joined; `step` goes on where a checkpoint stopped.
@@ -152,6 +154,7 @@ struct NodeProgress {
     bytes_sent = std::max(bytes_sent, later.bytes_sent);
     bytes_received = std::max(bytes_received, later.bytes_received);
     held = later.held;
+    rows = later.rows;
     stages = later.stages;
     work = later.work;
     keys_rebuilding = later.keys_rebuilding;

@@ -408,6 +408,7 @@ absl::Status GrpcControlPlane::SendHeartbeat(absl::Duration patience) {
     message.set_bytes_received(progress_.bytes_received);
     message.set_keys_rebuilding(progress_.keys_rebuilding);
     if (progress_.held.total() > 0) Write(progress_.held, message.mutable_held());
+    if (progress_.rows != RowCounts()) Write(progress_.rows, message.mutable_rows());
     read_stages = read_stages_;
     read_work = read_work_;
     read_quality = read_quality_;

@@ -41,6 +41,13 @@ Json HeldJson(const wire::HeldBytes& held) {
           {"values", held.values()},       {"rows", held.rows()}};
 }
 
+Json RowsJson(const wire::RowCounts& rows) {
+  return {{"held", rows.held()},
+          {"added", rows.added()},
+          {"removed", rows.removed()},
+          {"not_admitted", rows.not_admitted()}};
+}
+
 Json StagesJson(const StageCounts& counts, Role role) {
   Json json = Json::object();
   for (const Stage stage : role == Role::kServer ? ServerStages() : WorkerStages()) {
@@ -84,6 +91,7 @@ absl::StatusOr<Json> NodeJson(const wire::StatusReply::Node& node) {
                {"server_bytes", node.server_bytes()},
                {"keys_rebuilding", node.keys_rebuilding()}};
   if (node.has_held()) json["held"] = HeldJson(node.held());
+  if (node.has_rows()) json["rows"] = RowsJson(node.rows());
   json["stages"] = StagesJson(stages, role);
   return json;
 }

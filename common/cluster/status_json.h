@@ -16,12 +16,13 @@ namespace bdn {
 // {"job_id", "state", "missing", "failure", "epoch", "catalogue_version", "tensors", "keys",
 //  "nodes": [{"role", "rank", "node", "host", "processes", "address", "listen_address", "left",
 //             "step", "bytes_sent", "bytes_received", "seconds_since_heard", "keys", "key_bytes",
-//             "server_bytes", "held", "stages"}],
+//             "server_bytes", "held", "rows", "stages"}],
 //  "suspects": [{"node", "host", "kind", "seconds", "share", "since_seconds_ago", "sentence"}],
 //  "heat": [{"node", "host", "kinds": {KIND: {"seconds", "share"}}}]}
 // "held" is for servers only: {"total", "weights", "replicas", "moments", "residuals", "sums",
 // "waiting", "replies", "values", "rows"}, in bytes, as the server counted them when it last sent a
-// reply, or gave up keys, before its last heartbeat. "stages" is {NAME: {"items", "bytes",
+// reply, or gave up keys, before its last heartbeat. "rows" is of servers that have had rows of
+// tables: {"held", "added", "removed", "not_admitted"}. "stages" is {NAME: {"items", "bytes",
 // "wall_ns", "cpu_ns"}} for all phases of the role, since the node joined and as of its last
 // heartbeat. "suspects" and "heat" are what docs/troubleshooting.md (A slow job)
 // explains. Where the reply has a history, there is "history": {"steps_per_second", "waits",

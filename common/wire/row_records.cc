@@ -1,5 +1,7 @@
 #include "common/wire/row_records.h"
 
+#include <algorithm>
+
 #include "common/base/endian.h"
 #include "common/base/ids.h"
 #include "common/base/status.h"
@@ -11,12 +13,13 @@ namespace {
 constexpr size_t kCursorAt = 0;
 constexpr size_t kSinceAt = 8;
 constexpr size_t kMostAt = 16;
-constexpr size_t kAskReservedAt = 20;
+constexpr size_t kAskListAt = 20;
 
 constexpr size_t kNextAt = 0;
 constexpr size_t kUpdatesAt = 8;
 constexpr size_t kFlagsAt = 16;
-constexpr size_t kHeadReservedAt = 20;
+constexpr size_t kListAt = 20;
+constexpr size_t kCompleteAt = 24;
 constexpr uint32_t kReplaces = 1;
 
 }  // namespace
@@ -27,7 +30,7 @@ Buffer EncodeRecordsAsk(const RecordsAsk& ask) {
   StoreLittle(out, kCursorAt, ask.cursor);
   StoreLittle(out, kSinceAt, ask.since);
   StoreLittle(out, kMostAt, ask.most);
-  StoreLittle(out, kAskReservedAt, uint32_t{0});
+  StoreLittle(out, kAskListAt, static_cast<uint32_t>(ask.list));
   return buffer;
 }
 
@@ -38,10 +41,11 @@ absl::StatusOr<RecordsAsk> DecodeRecordsAsk(ByteSpan payload) {
   }
   const RecordsAsk ask{.cursor = LoadLittle<uint64_t>(payload, kCursorAt),
                        .since = LoadLittle<uint64_t>(payload, kSinceAt),
-                       .most = LoadLittle<uint32_t>(payload, kMostAt)};
+                       .most = LoadLittle<uint32_t>(payload, kMostAt),
+                       .list = static_cast<RowList>(LoadLittle<uint32_t>(payload, kAskListAt))};
   if (ask.most == 0) return InvalidArgument("a fetch of records wants none");
-  if (LoadLittle<uint32_t>(payload, kAskReservedAt) != 0) {
-    return InvalidArgument("a fetch of records: a reserved field is not zero");
+  if (static_cast<uint32_t>(ask.list) >= kRowLists) {
+    return InvalidArgument("a fetch of records of list %d, of %d", ask.list, kRowLists);
   }
   return ask;
 }
@@ -53,17 +57,26 @@ absl::StatusOr<Records> DecodeRecords(ByteSpan payload, const RowLimits& limits)
   Records records;
   records.head.next = LoadLittle<uint64_t>(payload, kNextAt);
   records.head.updates = LoadLittle<uint64_t>(payload, kUpdatesAt);
+  records.head.complete_since = LoadLittle<uint64_t>(payload, kCompleteAt);
   const auto flags = LoadLittle<uint32_t>(payload, kFlagsAt);
-  if (records.head.updates > kMaxStep) {
-    return InvalidArgument("%d updates of a table, at most %d", records.head.updates, kMaxStep);
+  const auto list = LoadLittle<uint32_t>(payload, kListAt);
+  if (std::max(records.head.updates, records.head.complete_since) > kMaxStep) {
+    return InvalidArgument("%d updates of a table, or ids since %d, at most %d",
+                           records.head.updates, records.head.complete_since, kMaxStep);
   }
-  if ((flags & ~kReplaces) != 0 || LoadLittle<uint32_t>(payload, kHeadReservedAt) != 0) {
-    return InvalidArgument("records with unknown flags 0x%x, or a reserved field not zero", flags);
+  if ((flags & ~kReplaces) != 0 || list >= kRowLists) {
+    return InvalidArgument("records with unknown flags 0x%x, or of list %d", flags, list);
   }
   records.head.replaces = flags != 0;
+  records.head.list = static_cast<RowList>(list);
+  if (records.head.list != RowList::kRemoved && records.head.complete_since != 0) {
+    return InvalidArgument("records of list %d, complete since %d", list,
+                           records.head.complete_since);
+  }
   RowLimits without_wanted = limits;
   without_wanted.most_wanted = 0;
   without_wanted.takes_none = false;
+  without_wanted.row_bytes = ListedBytes(records.head.list, limits.row_bytes);
   BDN_RETURN_IF_ERROR(
       ReadRowBlock(payload.subspan(kRecordsHeadBytes), without_wanted, &records.block));
   return records;
@@ -76,7 +89,8 @@ Buffer MakeRecords(const RecordsHead& head, std::span<const uint64_t> ids, size_
   StoreLittle(out, kNextAt, head.next);
   StoreLittle(out, kUpdatesAt, head.updates);
   StoreLittle(out, kFlagsAt, head.replaces ? kReplaces : 0);
-  StoreLittle(out, kHeadReservedAt, uint32_t{0});
+  StoreLittle(out, kListAt, static_cast<uint32_t>(head.list));
+  StoreLittle(out, kCompleteAt, head.complete_since);
   *records = WriteRowBlock(ids, {}, out.subspan(kRecordsHeadBytes));
   return buffer;
 }

@@ -26,7 +26,7 @@ from ctypes import (
 
 from . import errors
 
-ABI_VERSION = 13
+ABI_VERSION = 14
 
 OK = 0
 CANCELLED = 1
@@ -129,6 +129,10 @@ class Table(ctypes.Structure):
         ("init", c_char_p),
         ("init_value", c_double),
         ("expect_rows", c_uint64),
+        ("admit", c_uint64),
+        ("max_rows", c_uint64),
+        ("evict", c_char_p),
+        ("ttl", c_uint64),
     ]
 
 
@@ -178,7 +182,7 @@ class TableLayout(ctypes.Structure):
         ("width", c_uint32),
         ("moments", c_uint32),
         ("buckets", c_uint32),
-        ("reserved", c_uint32),
+        ("is_limited", c_uint32),
     ]
 
 
@@ -194,6 +198,9 @@ class RowScan(ctypes.Structure):
         ("records", c_void_p),
         ("count", c_uint64),
         ("updates", c_uint64),
+        ("complete_since", c_uint64),
+        ("list", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 
@@ -206,6 +213,8 @@ class RowRecords(ctypes.Structure):
         ("ids", c_void_p),
         ("num_ids", c_uint64),
         ("records", c_void_p),
+        ("list", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Callable, Iterable, Iterator, NamedTuple, Protocol, Sequence
 
-from . import _native, errors
+from . import _native, errors, stacks
 from .completions import FOREVER_SECONDS, Callback, Completions
 from .endings import describe, ending_of
 from .interrupts import REPORT_SECONDS as _REPORT_SECONDS
@@ -56,6 +56,10 @@ class Declaration:
     ranks: tuple[int, ...] | None = None  # those that exchange it; None for all workers
 
 
+# The lists of a table, as bandoneon.h has them.
+LIST_ROWS, LIST_CANDIDATES, LIST_REMOVED = range(3)
+
+
 @dataclass(frozen=True)
 class Table:
     """What all workers must agree on about one table of rows that servers hold; rows = 0: of any id."""
@@ -70,6 +74,10 @@ class Table:
     init_value: float = 0.0
     group: int = 0  # of one group, width and specs share frames
     expect_rows: int = 0
+    admit: int = 1  # a row is stored once so many updates, the last included, had a gradient of it
+    max_rows: int = 0  # held at once; 0: any number
+    evict: str = "none"  # which rows make room then: none, lru or lfu
+    ttl: int = 0  # a row is removed after so many updates of the table without one of it; 0: never
 
 
 class Rows(_native.Rows):
@@ -98,6 +106,7 @@ class TableLayout:
     width: int
     moments: int
     buckets: int
+    is_limited: bool = False  # it has admit, max_rows or ttl, so that its other lists tell something
 
     @property
     def record_bytes(self) -> int:
@@ -105,13 +114,22 @@ class TableLayout:
 
 
 class RowScan(_native.RowScan):
-    """A piece of the records of one bucket of a table, to come to memory for `room` of them, which `keep` keeps alive. Once
-    its ticket is done, `count` came, `updates` are the table's, and `cursor` is of the next piece, 0 at the end."""
+    """A piece of the records of one list of a bucket of a table, to come to memory for `room` of them, which `keep` keeps
+    alive. Once its ticket is done, `count` came, `updates` are the table's, and `cursor` is of the next piece, 0 at the
+    end; all ids that were removed after `complete_since` updates are in the list of those."""
 
     def __init__(
-        self, table: int, bucket: int, since: int, room: int, ids: int, records: int, keep: object = None
+        self,
+        table: int,
+        bucket: int,
+        since: int,
+        room: int,
+        ids: int,
+        records: int,
+        keep: object = None,
+        rows: int = LIST_ROWS,
     ) -> None:
-        super().__init__(sizeof(_native.RowScan), table, bucket, 0, since, room, ids, records, 0, 0)
+        super().__init__(sizeof(_native.RowScan), table, bucket, 0, since, room, ids, records, 0, 0, 0, rows, 0)
         self.keep = keep
 
 
@@ -233,6 +251,7 @@ class Worker:
 
         run_interruptibly(run, undo=self.close)
         log_as_json()
+        stacks.offer()
         self.rank: int = self._lib.bdn_rank(self._handle)
         # The number of workers that have joined: all ranks are below it, whoever is lost later.
         self.size: int = self._lib.bdn_joined_size(self._handle)
@@ -637,7 +656,7 @@ class Worker:
         layout = _native.TableLayout(sizeof(_native.TableLayout))
         with self._call() as (lib, handle):
             _native.check(lib.bdn_get_table_layout(handle, table, byref(layout)))
-        return TableLayout(layout.width, layout.moments, layout.buckets)
+        return TableLayout(layout.width, layout.moments, layout.buckets, bool(layout.is_limited))
 
     def scan_rows(self, scan: RowScan) -> int:
         """Asks for the next piece of a scan; the ticket."""
@@ -649,11 +668,18 @@ class Worker:
         return ticket.value
 
     def set_row_records(
-        self, table: int, updates: int, ids: int, num_ids: int, records: int, replaces: bool = False
+        self,
+        table: int,
+        updates: int,
+        ids: int,
+        num_ids: int,
+        records: int,
+        replaces: bool = False,
+        rows: int = LIST_ROWS,
     ) -> int:
         """Sets records, which are read before this returns, as bdn_set_row_records of bandoneon.h; the ticket."""
         given = _native.RowRecords(
-            sizeof(_native.RowRecords), table, int(replaces), updates, ids, num_ids, records
+            sizeof(_native.RowRecords), table, int(replaces), updates, ids, num_ids, records, rows, 0
         )
         ticket = c_uint64()
         self._collect_dropped()
@@ -1083,9 +1109,15 @@ def _c_declaration(item: Declaration) -> _native.Declaration:
 
 
 def _c_table(item: Table) -> _native.Table:
-    for what, number, most in (("rows", item.rows, 1 << 63), ("width", item.width, 1 << 31)):
-        if not 0 <= number <= most:
-            raise errors.InvalidArgument(f"table {item.name!r}: {what}={number} is not one of 0 to {most}")
+    for what, number, least, most in (
+        ("rows", item.rows, 0, 1 << 63),
+        ("width", item.width, 0, 1 << 31),
+        ("admit", item.admit, 1, 1 << 20),
+        ("max_rows", item.max_rows, 0, 1 << 40),
+        ("ttl", item.ttl, 0, 1 << 31),
+    ):
+        if not least <= number <= most:
+            raise errors.InvalidArgument(f"table {item.name!r}: {what}={number} is not one of {least} to {most}")
     return _native.Table(
         struct_size=sizeof(_native.Table),
         name=_native.c_text("table", item.name),
@@ -1098,6 +1130,10 @@ def _c_table(item: Table) -> _native.Table:
         init=_native.c_text(f"table {item.name!r}: init", item.init),
         init_value=item.init_value,
         expect_rows=item.expect_rows,
+        admit=item.admit,
+        max_rows=item.max_rows,
+        evict=_native.c_text(f"table {item.name!r}: evict", item.evict),
+        ttl=item.ttl,
     )
 
 

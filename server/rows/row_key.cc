@@ -212,13 +212,27 @@ absl::Status RowKey::CheckNobodyLeaves(Step step, Rank pusher) const {
   return absl::OkStatus();
 }
 
+absl::Status RowKey::CheckBound(size_t table, const RowTable::Stepped& stepped, Step step) const {
+  const TableSpec& spec = link_.tables[table].spec;
+  if (spec.max_rows == 0 || spec.evict != TableSpec::Evict::kNone) return absl::OkStatus();
+  const uint64_t most = spec.max_rows / link_.buckets;
+  const size_t rows = state_.tables[table].rows();
+  if (stepped.added == 0 || rows + stepped.added <= most) return absl::OkStatus();
+  return ResourceExhausted(
+      "table '%s' step %d: %d new rows do not fit beside the %d of bucket %d, which may have %d: "
+      "max_rows=%d divided by %d buckets; set a higher max_rows, or evict=\"lru\" or \"lfu\" to "
+      "make room, or ttl or admit to hold fewer",
+      link_.tables[table].name, step, stepped.added, rows, link_.bucket, most, spec.max_rows,
+      link_.buckets);
+}
+
 absl::Status RowKey::CheckMemory(size_t more, Step step, const std::string& why) const {
   const MemoryBudget* const budget = shard_.options.budget;
   if (more == 0 || budget == nullptr || budget->Allows(more)) return absl::OkStatus();
   return ResourceExhausted(
       "table '%s' step %d: %s take %d bytes more, and this server holds all of the %d bytes that "
-      "its setting max-bytes allows, %d rows of this bucket among them: raise it, or start more "
-      "servers",
+      "its setting max-bytes allows, %d rows of this bucket among them: raise it, start more "
+      "servers, or have tables hold fewer rows by admit, max_rows or ttl",
       plan_.name, step, why, more, budget->max_bytes(), state_.rows());
 }
 
@@ -307,7 +321,10 @@ absl::StatusOr<uint8_t> RowKey::StepTables(StageLaps* laps) {
   if (!is_finite) {
     // The other buckets make the step, so that it counts in this one, too.
     for (size_t i = 0; i < sums.size() && !link_.rule.is_mean(); ++i) {
-      if (sums[i].has_value()) state_.tables[i].CountSkipped();
+      if (!sums[i].has_value()) continue;
+      const size_t removed = state_.tables[i].CountSkipped();
+      shard_.stats.rows_removed += removed;
+      shard_.stats.rows -= removed;
     }
     return kFlagNonFinite;
   }
@@ -323,22 +340,27 @@ absl::StatusOr<uint8_t> RowKey::StepTables(StageLaps* laps) {
   for (size_t i = 0; i < sums.size(); ++i) {
     if (!sums[i].has_value()) continue;
     const RowTable& table = state_.tables[i];
-    const size_t added = table.CountNew(sums[i]->ids());
-    fresh += added;
-    more += added * table.row_bytes();
     stepped[i] = table.Step(&*sums[i], rate);
-    if (stepped[i]->is_finite) continue;
-    return InvalidArgument(
-        "table '%s' step %d: rows are no longer finite with learning rate %g; nothing was changed",
-        link_.tables[i].name, roster.step(), rate);
+    fresh += stepped[i]->added;
+    more += table.BytesOfNew(stepped[i]->added, stepped[i]->added_candidates);
+    if (!stepped[i]->is_finite) {
+      return InvalidArgument(
+          "table '%s' step %d: rows are no longer finite with learning rate %g; nothing was "
+          "changed",
+          link_.tables[i].name, roster.step(), rate);
+    }
+    BDN_RETURN_IF_ERROR(CheckBound(i, *stepped[i], roster.step()));
   }
   BDN_RETURN_IF_ERROR(CheckMemory(more, roster.step(), absl::StrFormat("%d new rows", fresh)));
   for (size_t i = 0; i < stepped.size(); ++i) {
     if (!stepped[i].has_value()) continue;
     shard_.stats.rows_updated += stepped[i]->ids.size();
-    state_.tables[i].Take(*stepped[i]);
+    shard_.stats.rows_added += stepped[i]->added;
+    shard_.stats.rows_not_admitted += stepped[i]->candidates.size();
+    const size_t removed = state_.tables[i].Take(*stepped[i]);
+    shard_.stats.rows_removed += removed;
+    shard_.stats.rows += stepped[i]->added - removed;
   }
-  shard_.stats.rows += fresh;
   laps->End(Stage::kRule, 1, 0);
   return 0;
 }
@@ -594,7 +616,12 @@ absl::Status RowKey::TakeInit(const Frame& frame, Rank rank) {
                      return InvalidArgument("row %d has an element that is not finite",
                                             block->ids[j / link_.width]);
                    }
-                   more += state_.tables[i].CountNew(block->ids) * state_.tables[i].row_bytes();
+                   if (link_.tables[i].spec.IsLimited()) {
+                     return InvalidArgument(
+                         "its rows are admitted, bounded or removed, so that they begin with the "
+                         "values of its init, and none are set");
+                   }
+                   more += state_.tables[i].BytesOfNew(state_.tables[i].CountNew(block->ids), 0);
                    set.ids = std::move(block->ids);
                    return absl::OkStatus();
                  }));
@@ -652,23 +679,27 @@ absl::Status RowKey::TakeRecords(const Frame& frame, size_t table) {
       DecodeRecords(frame.payload.span(), LimitsOf(table, record_bytes, /*most_wanted=*/0));
   if (!records.ok()) return Annotate(records.status(), name);
   const RecordsHead& head = records->head;
-  if (head.next != 0) return InvalidArgument("%s: an init has no next cursor", name);
+  if (head.next != 0 || head.complete_since != 0) {
+    return InvalidArgument("%s: an init has no next cursor, and is not complete", name);
+  }
   const RowBlock& block = records->block;
+  const size_t listed_bytes = ListedBytes(head.list, record_bytes);
   for (size_t i = 0; i < block.ids.size(); ++i) {
-    const ByteSpan record = block.rows.subspan(i * record_bytes, record_bytes);
+    const ByteSpan record = block.rows.subspan(i * listed_bytes, listed_bytes);
     BDN_RETURN_IF_ERROR(
-        Annotate(rows.CheckRecord(record, head.updates),
+        Annotate(rows.CheckRecord(head.list, record, head.updates),
                  absl::StrFormat("%s: the record of row %d has", name, block.ids[i])));
   }
-  const size_t fresh = head.replaces ? block.ids.size() : rows.CountNew(block.ids);
-  const size_t more = fresh * rows.row_bytes();
+  const bool is_of_rows = head.list == RowList::kRows;
+  const size_t fresh = head.replaces || !is_of_rows ? block.ids.size() : rows.CountNew(block.ids);
+  const size_t more = is_of_rows ? rows.BytesOfNew(fresh, 0) : rows.BytesOfNew(0, fresh);
   const size_t less = head.replaces ? rows.bytes() : 0;
   BDN_RETURN_IF_ERROR(
       CheckMemory(more > less ? more - less : 0, header.step, "the records that are set"));
   const uint64_t before = state_.rows();
-  if (head.replaces) rows.Clear();
+  if (head.replaces) rows.Clear(head.updates);
   for (size_t i = 0; i < block.ids.size(); ++i) {
-    rows.SetRecord(block.ids[i], block.rows.subspan(i * record_bytes, record_bytes));
+    rows.SetRecord(head.list, block.ids[i], block.rows.subspan(i * listed_bytes, listed_bytes));
   }
   rows.set_updates(head.updates);
   shard_.stats.rows += state_.rows() - before;
@@ -679,21 +710,26 @@ absl::Status RowKey::TakeRecords(const Frame& frame, size_t table) {
 absl::StatusOr<Buffer> RowKey::EncodeRecords(const Frame& frame, size_t table) const {
   const RowTable& rows = state_.tables[table];
   BDN_ASSIGN_OR_RETURN(const RecordsAsk ask, DecodeRecordsAsk(frame.payload.span()));
-  if (ask.cursor != 0 && ask.cursor >= rows.places()) {
+  const uint64_t places = rows.places(ask.list);
+  if (ask.cursor != 0 && ask.cursor >= places) {
     return InvalidArgument("table '%s': a fetch of records goes on at %d of %d places",
-                           link_.tables[table].name, ask.cursor, rows.places());
+                           link_.tables[table].name, ask.cursor, places);
   }
   // Of an id and the count of its block.
   constexpr size_t kMostOfAnId = 9;
-  const size_t record_bytes = rows.record_bytes();
+  const size_t record_bytes = ListedBytes(ask.list, rows.record_bytes());
   const size_t room = (kMaxRowsPayload / 2) / (record_bytes + kMostOfAnId);
   const RowTable::Scanned scanned =
-      rows.Scan(ask.cursor, ask.since, std::min<size_t>({ask.most, room, kMostRows}));
+      rows.Scan(ask.list, ask.cursor, ask.since, std::min<size_t>({ask.most, room, kMostRows}));
   std::vector<uint64_t> ids(scanned.records.size());
   std::ranges::transform(scanned.records, ids.begin(), [](const auto& of) { return of.first; });
   MutableByteSpan out;
   Buffer payload =
-      MakeRecords({.next = scanned.next, .updates = rows.updates()}, ids, record_bytes, &out);
+      MakeRecords({.next = scanned.next,
+                   .updates = rows.updates(),
+                   .list = ask.list,
+                   .complete_since = ask.list == RowList::kRemoved ? rows.complete_since() : 0},
+                  ids, record_bytes, &out);
   for (size_t i = 0; i < ids.size(); ++i) {
     std::memcpy(out.data() + i * record_bytes, scanned.records[i].second, record_bytes);
   }

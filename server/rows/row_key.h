@@ -97,6 +97,8 @@ class RowKey {
   absl::Status ReadBlocks(ByteSpan payload, size_t row_bytes, size_t most_wanted,
                           const Take& take) const;
   absl::Status CheckNobodyLeaves(Step step, Rank pusher) const;
+  // ResourceExhausted: the new rows of a step do not fit into a table that evicts none.
+  absl::Status CheckBound(size_t table, const RowTable::Stepped& stepped, Step step) const;
   absl::Status CheckMemory(size_t more, Step step, const std::string& why) const;
   Sends Accept(const Frame& frame, Place place, RowPush rows, StageLaps* laps);
   Sends CloseRound(StageLaps* laps);

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "common/base/bytes.h"
 #include "common/wire/row_records.h"
 #include "server/rows/initial_row.h"
+#include "server/rows/row_cells.h"
 #include "server/rows/row_rule.h"
 #include "server/rows/row_store.h"
 
@@ -45,7 +47,13 @@ class RowSums {
 };
 
 // The rows that a server holds of one table in one bucket. A row that was never updated is not
-// stored: it has its initial value, so that reading costs no memory. A value; not thread-safe.
+// stored: it has its initial value, so that reading costs no memory.
+//
+// Where the table's spec says so, a row is stored only once several updates had a gradient of it;
+// until then its id is a candidate. Rows of full cells and rows of some age are removed, and have
+// their initial values again. What becomes of a row is a function of the updates of its cell and of
+// the table's count of updates, and of nothing else. An id that was removed is kept for a while, so
+// that a scan can tell what is no more. A value; not thread-safe.
 class RowTable {
  public:
   // `rule` is borrowed.
@@ -56,9 +64,11 @@ class RowTable {
   RowTable& operator=(RowTable&&) = default;
 
   size_t rows() const { return store_->size(); }
-  size_t bytes() const { return store_->bytes(); }
-  // Returns the bytes of a stored row, about.
-  size_t row_bytes() const;
+  size_t candidates() const { return candidates_->size(); }
+  size_t bytes() const;
+  // Returns about how many bytes so many new rows and candidates take, beyond the memory that
+  // removed ones have left.
+  size_t BytesOfNew(size_t rows, size_t candidates) const;
   uint64_t updates() const { return updates_; }
 
   // Writes a row's value.
@@ -70,22 +80,26 @@ class RowTable {
 
   // Returns the bytes of a record: all that is kept of a row (common/wire/row_records.h).
   size_t record_bytes() const { return RecordBytes(width_, moment_floats_); }
-  // Returns the number of places that Scan may begin at.
-  uint64_t places() const { return store_->places(); }
-  // Collects up to `most` records that were changed after `since` updates of the table, from a
-  // place on. It looks at so many places at most that a shard is not held up, so that there may be
-  // none of them before the end.
+  // Returns the number of places of a list that Scan may begin at.
+  uint64_t places(RowList list) const { return StoreOf(list).places(); }
+  // Returns the count of updates after which no id that was removed is forgotten.
+  uint64_t complete_since() const { return complete_since_; }
+  // Collects up to `most` records of a list that were changed after `since` updates of the table,
+  // from a place on. It looks at so many places at most that a shard is not held up, so that there
+  // may be none of them before the end.
   struct Scanned {
     std::vector<std::pair<uint64_t, const float*>> records;  // ids rising; as of RowStore::Find
     uint64_t next = 0;                                       // the place to go on at; 0: the end
   };
-  Scanned Scan(uint64_t place, uint64_t since, size_t most) const;
-  // Checks a record of a row. InvalidArgument says what is wrong. REQUIRES: it has record_bytes().
-  absl::Status CheckRecord(ByteSpan record, uint64_t updates) const;
-  // Sets a record that was checked.
-  void SetRecord(uint64_t id, ByteSpan record);
-  // Forgets all rows.
-  void Clear();
+  Scanned Scan(RowList list, uint64_t place, uint64_t since, size_t most) const;
+  // Checks a record of a list. InvalidArgument says what is wrong. REQUIRES: it has ListedBytes of
+  // record_bytes().
+  absl::Status CheckRecord(RowList list, ByteSpan record, uint64_t updates) const;
+  // Sets a record that was checked: an id of one list is in no other afterwards. A candidate of a
+  // table that admits all rows at once is left out.
+  void SetRecord(RowList list, uint64_t id, ByteSpan record);
+  // Forgets all rows and candidates, and what was removed up to so many updates of the table.
+  void Clear(uint64_t updates);
   // Says how many updates the table counts.
   void set_updates(uint64_t updates) { updates_ = updates; }
 
@@ -94,27 +108,59 @@ class RowTable {
   struct Stepped {
     std::vector<uint64_t> ids;
     std::vector<float> records;
+    size_t added = 0;                  // of `ids`: they are not stored yet
+    std::vector<uint64_t> candidates;  // their gradients are dropped
+    size_t added_candidates = 0;
     bool is_finite = true;
   };
   Stepped Step(RowSums* means, float learning_rate) const;
-  // Stores the rows, and counts an update of the table. REQUIRES: is_finite.
-  void Take(const Stepped& stepped);
-  // Counts a step that changes no row, so that all buckets of a table count alike.
-  void CountSkipped() { ++updates_; }
+  // Stores the rows, counts an update of the table, and removes rows where it is time; returns how
+  // many were removed. REQUIRES: is_finite.
+  size_t Take(const Stepped& stepped);
+  // Counts a step that changes no row, so that all buckets of a table count alike; as Take.
+  size_t CountSkipped() { return EndUpdate(); }
 
  private:
-  // Writes the record of a row as it is, stored or not.
-  void Load(uint64_t id, float* record) const;
+  // Writes the record of a row as it is; `stored` is null where it is not stored.
+  void Load(uint64_t id, const float* stored, float* record) const;
   // Writes the counters of a row that the table's next update, or a Set before that, changes.
   void StoreCounters(uint32_t row_updates, float* record) const;
   float* FindOrInsert(uint64_t id);
+  // Returns the float of a record of a list at which its counters begin.
+  size_t CountersAt(RowList list) const {
+    return list == RowList::kRows ? width_ + moment_floats_ : 0;
+  }
+  const RowStore& StoreOf(RowList list) const;
+  // Counts one more update that had a candidate's gradient.
+  void CountCandidate(uint64_t id);
+  void SetCandidate(uint64_t id, const RowCounters& counters);
+  // Removes an id from a list, where it is there, and returns whether it was.
+  bool EraseRow(uint64_t id);
+  bool EraseCandidate(uint64_t id);
+  // Keeps an id that was removed.
+  void NoteRemoved(uint64_t id, const RowCounters& counters);
+  void RemoveRow(uint64_t id);
+  void RemoveCandidate(uint64_t id);
+  // Returns the ids that a full cell of a list gives up.
+  std::vector<uint64_t> Lowest(RowList list, std::span<const uint64_t> ids, size_t count) const;
+  // Returns the ids of a list that no update of the last `ttl` has changed.
+  std::vector<uint64_t> Outlived(RowList list) const;
+  size_t EndUpdate();
+  // Forgets the older half of the removed ids where there are more than that is of use.
+  void ForgetRemoved();
 
   InitialValues initial_;
   const RowRule* rule_;
   size_t width_;
   size_t moment_floats_;
   std::unique_ptr<RowStore> store_;
+  std::unique_ptr<RowStore> candidates_;
+  std::unique_ptr<RowStore> removed_;
+  // Of tables that are bounded and evict, and of those that are bounded and admit.
+  std::optional<RowCells> row_cells_;
+  std::optional<RowCells> candidate_cells_;
   uint64_t updates_ = 0;
+  uint64_t complete_since_ = 0;
 };
 
 }  // namespace bdn

@@ -18,13 +18,28 @@ TEST(TableSpec, HasOneCanonicalForm) {
   const TableSpec spec = *TableSpec::Parse("table(rows=9223372036854775808,expect=12)");
   EXPECT_EQ(spec.rows, uint64_t{1} << 63);
   EXPECT_EQ(*TableSpec::Parse(spec.text()), spec);
+  const char* const limited = "table(admit=3,max_rows=640,evict=lfu,ttl=1000)";
+  EXPECT_EQ(TableSpec::Parse(limited)->text(), limited);
+  EXPECT_EQ(TableSpec::Parse("table(admit=1,max_rows=0,evict=none,ttl=0)")->text(), "table");
+  EXPECT_FALSE(spec.IsLimited());
+  for (const char* const text : {"table(admit=2)", "table(max_rows=1)", "table(ttl=1)"}) {
+    EXPECT_TRUE(TableSpec::Parse(text)->IsLimited()) << text;
+  }
+}
+
+TEST(TableSpec, ExpectsNoMoreRowsThanItMayHave) {
+  EXPECT_EQ(TableSpec::Parse("table(max_rows=640)")->ExpectedRows(), 640u);
+  EXPECT_EQ(TableSpec::Parse("table(max_rows=640,expect=50)")->ExpectedRows(), 50u);
+  EXPECT_EQ(TableSpec::Parse("table(max_rows=640,expect=5000)")->ExpectedRows(), 640u);
 }
 
 TEST(TableSpec, IsRefusedWithCarets) {
   for (const char* text :
        {"", "tables()", "table(rows=-1)", "table(rows=1.5)", "table(init=ones)", "table(value=2)",
         "table(init=normal,value=-1)", "table(init=constant,value=nan)", "table(rows=1,rows=2)",
-        "table(width=3)", "table() x", "table(expect=1e20)"}) {
+        "table(width=3)", "table() x", "table(expect=1e20)", "table(admit=0)",
+        "table(admit=2000000)", "table(max_rows=-1)", "table(ttl=4294967296)", "table(evict=lru)",
+        "table(max_rows=640,evict=fifo)"}) {
     const absl::Status status = TableSpec::Parse(text).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
     EXPECT_THAT(std::string(status.message()), HasSubstr("^")) << text;

@@ -135,24 +135,30 @@ std::optional<Blocks> ReadBlocks(const Bytes& payload, const Facts& facts) {
 
 std::optional<Ask> ReadAsk(const Bytes& payload) {
   if (payload.size() != 24) return std::nullopt;
-  const Ask ask{Little(payload, 0, 8), Little(payload, 8, 8), Little(payload, 16, 4)};
-  if (ask.most == 0 || Little(payload, 20, 4) != 0) return std::nullopt;
+  const Ask ask{Little(payload, 0, 8), Little(payload, 8, 8), Little(payload, 16, 4),
+                Little(payload, 20, 4)};
+  if (ask.most == 0 || ask.list > 2) return std::nullopt;
   return ask;
 }
 
 std::optional<Records> ReadRecords(const Bytes& payload, const Facts& facts) {
-  if (payload.size() < 24) return std::nullopt;
+  if (payload.size() < 32) return std::nullopt;
   Records records;
   records.next = Little(payload, 0, 8);
   records.updates = Little(payload, 8, 8);
   if (records.updates > uint64_t{1} << 62) return std::nullopt;
   const uint64_t flags = Little(payload, 16, 4);
-  if (flags > 1 || Little(payload, 20, 4) != 0) return std::nullopt;
+  records.list = Little(payload, 20, 4);
+  records.complete_since = Little(payload, 24, 8);
+  if (flags > 1 || records.list > 2) return std::nullopt;
+  const uint64_t most_since = records.list == 2 ? uint64_t{1} << 62 : 0;
+  if (records.complete_since > most_since) return std::nullopt;
   records.replaces = flags == 1;
   Facts without_wanted = facts;
   without_wanted.most_wanted = 0;
   without_wanted.is_mean = false;
-  const auto block = ReadBlock(Bytes(payload.begin() + 24, payload.end()), without_wanted);
+  if (records.list != 0) without_wanted.row_bytes = 8;
+  const auto block = ReadBlock(Bytes(payload.begin() + 32, payload.end()), without_wanted);
   if (!block.has_value()) return std::nullopt;
   records.block = *block;
   return records;

@@ -36,12 +36,13 @@ std::optional<Blocks> ReadBlocks(const Bytes& payload, const Facts& facts);
 
 // Section 5.13: a fetch of records, and a value or an init of them.
 struct Ask {
-  uint64_t cursor = 0, since = 0, most = 0;
+  uint64_t cursor = 0, since = 0, most = 0, list = 0;
 };
 std::optional<Ask> ReadAsk(const Bytes& payload);
 struct Records {
   uint64_t next = 0, updates = 0;
   bool replaces = false;
+  uint64_t list = 0, complete_since = 0;
   Block block;
 };
 std::optional<Records> ReadRecords(const Bytes& payload, const Facts& facts);

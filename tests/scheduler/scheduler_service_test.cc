@@ -293,6 +293,8 @@ TEST_F(GrpcServiceTest, TellsItsStatusAsJson) {
   *heartbeat.mutable_caller() = server_;
   heartbeat.mutable_held()->set_weights(4000);
   heartbeat.mutable_held()->set_values(5);
+  Write(RowCounts{.held = 7, .added = 9, .removed = 2, .not_admitted = 4},
+        heartbeat.mutable_rows());
   StageCounts stages;
   stages[Stage::kSum] = {.items = 2, .bytes = UINT64_MAX, .wall_ns = 30, .cpu_ns = 20};
   Write(stages, heartbeat.mutable_stages());
@@ -309,6 +311,8 @@ TEST_F(GrpcServiceTest, TellsItsStatusAsJson) {
   EXPECT_EQ(server.at("held").at("weights"), 4000);
   EXPECT_EQ(server.at("held").at("values"), 5);
   EXPECT_EQ(server.at("held").at("moments"), 0);
+  EXPECT_EQ(server.at("rows").dump(),
+            R"({"added":9,"held":7,"not_admitted":4,"removed":2})");
   EXPECT_EQ(server.at("stages").size(), ServerStages().size());
   EXPECT_EQ(server.at("stages").at("sum").dump(),
             R"({"bytes":18446744073709551615,"cpu_ns":20,"items":2,"wall_ns":30})");
@@ -316,6 +320,7 @@ TEST_F(GrpcServiceTest, TellsItsStatusAsJson) {
   const Json& worker = NodeOf(after, "worker");
   EXPECT_EQ(worker.at("stages").size(), WorkerStages().size());
   EXPECT_FALSE(worker.contains("held"));
+  EXPECT_FALSE(worker.contains("rows"));
   EXPECT_EQ(worker.at("step"), 7);
   EXPECT_EQ(worker.at("bytes_sent"), 123456789012345);
   EXPECT_THAT(*running, HasSubstr(R"("host":"raw\u0001:\u00ff")"));  // ASCII, for any terminal

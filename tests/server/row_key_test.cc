@@ -44,7 +44,7 @@ class RowKeyTest : public ::testing::Test {
                           .elements = 2,
                           .kind = KeyKind::kRows,
                           .rule = rule_,
-                          .table = "table(rows=100)"});
+                          .table = table_});
     }
     shard_.AddKey(*MakeKeyPlan(entry, "t0", declared));
     shard_.SetCatalogueVersion(1);
@@ -139,6 +139,7 @@ class RowKeyTest : public ::testing::Test {
   const RowState& State() { return shard_.Find(kRowsKey)->rows; }
 
   std::string rule_ = "sgd";
+  std::string table_ = "table(rows=100)";
   size_t tables_ = 1;
   float rate_ = 1.0f;
   Epoch epoch_ = 1;
@@ -518,6 +519,135 @@ TEST_F(RowKeyTest, AFullServerFailsTheRoundAndSaysWhatToSet) {
   EXPECT_THAT(Error(0), HasSubstr("table 't0' step 1: 90 new rows take"));
   EXPECT_THAT(Error(0), HasSubstr("max-bytes"));
   EXPECT_EQ(State().rows(), 0u);
+}
+
+// Each of these rows once, with one gradient.
+Rows AllOf(uint64_t first, uint64_t end) {
+  Rows rows;
+  for (uint64_t id = first; id < end; ++id) {
+    rows.ids.push_back(id);
+    rows.values.insert(rows.values.end(), {1, 1});
+  }
+  return rows;
+}
+
+TEST_F(RowKeyTest, AnAdmissionCountsAStepOnceHoweverManyWorkersPush) {
+  table_ = "table(init=constant,value=1,admit=2)";
+  Start(2);
+  for (const Rank rank : {0, 1}) Push(rank, 1, {{5}, {2, 2}, {5}});
+  EXPECT_THAT(RowsTold(0, 1), ElementsAre(1, 1));
+  EXPECT_EQ(State().rows(), 0u);
+  EXPECT_EQ(shard_.stats().rows_not_admitted, 1u);
+  Push(0, 2, {{9}, {2, 2}, {}});
+  Push(1, 2, {{5}, {2, 2}, {5, 9}});
+  // The gradient of the first step is dropped, and a worker without the row counts as ever.
+  EXPECT_THAT(RowsTold(1, 2), ElementsAre(0, 0, 1, 1));
+  EXPECT_EQ(State().rows(), 1u);
+  EXPECT_EQ(shard_.stats().rows_added, 1u);
+  EXPECT_EQ(shard_.stats().rows_not_admitted, 2u);
+  EXPECT_EQ(shard_.held().rows, State().row_bytes());
+}
+
+TEST_F(RowKeyTest, ARepeatedPushIsNoSecondOneForAnAdmission) {
+  table_ = "table(admit=2)";
+  Start(2);
+  Push(0, 1, {{5}, {2, 2}, {5}});
+  Push(0, 1, {{5}, {2, 2}, {5}});
+  PushBare(1, 1, kFlagAbsent);
+  Push(0, 1, {{5}, {2, 2}, {5}});  // late: its reply was lost
+  EXPECT_THAT(RowsTold(0, 1), ElementsAre(0, 0));
+  EXPECT_EQ(State().tables[0].candidates(), 1u);
+  PushBare(0, 2, kFlagNonFinite);
+  Push(1, 2, {{5}, {2, 2}, {5}});  // a step that is left out counts for no row
+  EXPECT_EQ(State().rows(), 0u);
+}
+
+TEST_F(RowKeyTest, AFullTableMakesRoomBeforeItsReplies) {
+  table_ = "table(init=constant,value=1,max_rows=64,evict=lru)";
+  Start(1);
+  Push(0, 1, AllOf(0, 64));
+  EXPECT_EQ(State().rows(), 64u);
+  Push(0, 2, {{1000}, {1, 1}, {0, 8, 1000}});
+  // 57 of 64 stay: the lowest ids of those that were updated longest ago go.
+  EXPECT_THAT(RowsTold(0, 3), ElementsAre(1, 1, 0, 0, 0, 0));
+  EXPECT_EQ(State().rows(), 57u);
+  EXPECT_EQ(shard_.stats().rows, 57u);
+  EXPECT_EQ(shard_.stats().rows_added, 65u);
+  EXPECT_EQ(shard_.stats().rows_removed, 8u);
+  Probe(0, 2);
+  EXPECT_THAT(RowsTold(0, 3), ElementsAre(1, 1, 0, 0, 0, 0));
+}
+
+TEST_F(RowKeyTest, AFullTableThatEvictsNoneFailsTheRoundAndSaysWhatToSet) {
+  table_ = "table(max_rows=64)";
+  Start(1);
+  Push(0, 1, AllOf(0, 60));
+  Push(0, 2, AllOf(58, 70));
+  EXPECT_EQ(ErrorOf(Last(0)).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(Error(0), HasSubstr("table 't0' step 2: 10 new rows do not fit beside the 60 of "
+                                  "bucket 0, which may have 64: max_rows=64"));
+  EXPECT_THAT(Error(0), HasSubstr("evict=\"lru\""));
+  EXPECT_EQ(State().rows(), 60u);
+  EXPECT_EQ(State().tables[0].updates(), 1u);
+  Push(0, 3, AllOf(50, 64));
+  EXPECT_EQ(State().rows(), 64u);
+  Push(0, 4, AllOf(0, 64));  // known rows alone
+  EXPECT_EQ(Last(0).header.type, FrameType::kReply);
+}
+
+TEST_F(RowKeyTest, AnOverflowCountsForTheAgeOfRows) {
+  table_ = "table(ttl=2)";
+  Start(1);
+  Push(0, 1, AllOf(0, 3));
+  Push(0, 2, {{1}, {1, 1}, {}});
+  EXPECT_EQ(State().rows(), 3u);
+  Push(0, 3, {{1}, {1, 1}, {}});
+  Frame push = MakePushFrame(0, 4, {Rows{{5}, {3e38f, 1}, {}}});
+  push.header.weight = 1e-38f;
+  Send(push);
+  EXPECT_EQ(Last(0).header.flags, kFlagNonFinite);
+  EXPECT_EQ(State().rows(), 1u);
+  EXPECT_EQ(shard_.stats().rows, 1u);
+  EXPECT_EQ(shard_.stats().rows_removed, 2u);
+}
+
+TEST_F(RowKeyTest, TheListsOfATableAreToldAndSet) {
+  table_ = "table(admit=2,ttl=1)";
+  Start(1);
+  for (const Step step : {1, 2}) Push(0, step, AllOf(step - 1, 3));
+  const Records rows = Scan({.most = 9});
+  EXPECT_THAT(rows.block.ids, ElementsAre(1, 2));
+  EXPECT_EQ(rows.head.complete_since, 0u);
+  const Records removed = Scan({.most = 9, .list = RowList::kRemoved});
+  EXPECT_THAT(removed.block.ids, ElementsAre(0));  // a candidate, which was too old
+  EXPECT_EQ(CountersOf(removed.block.rows).updates, 0u);
+  EXPECT_EQ(CountersOf(removed.block.rows).changed, 2u);
+  EXPECT_THAT(Scan({.most = 9, .list = RowList::kCandidates}).block.ids, IsEmpty());
+
+  const auto set = [&](RowList list, uint64_t id, RowCounters counters) {
+    MutableByteSpan out;
+    const Buffer payload = MakeRecords({.updates = 9, .list = list}, Ids{id}, 8, &out);
+    std::memcpy(out.data(), &counters, 8);
+    Send(RecordsFrame(FrameType::kInit, 0, ++requests_, payload));
+    EXPECT_EQ(Last(0).header.type, FrameType::kReply) << Error(0);
+  };
+  set(RowList::kCandidates, 1, {.updates = 1, .changed = 9});
+  set(RowList::kRemoved, 2, {.updates = 1, .changed = 9});
+  EXPECT_EQ(State().rows(), 0u);
+  EXPECT_EQ(shard_.stats().rows, 0u);
+  EXPECT_THAT(Scan({.most = 9, .list = RowList::kCandidates}).block.ids, ElementsAre(1));
+  EXPECT_THAT(Scan({.since = 8, .most = 9, .list = RowList::kRemoved}).block.ids, ElementsAre(2));
+  Push(0, 3, {{1}, {1, 1}, {}});
+  EXPECT_EQ(State().rows(), 1u);
+}
+
+TEST_F(RowKeyTest, RowsOfALimitedTableAreNotSet) {
+  for (const char* const spec : {"table(admit=2)", "table(max_rows=64)", "table(ttl=9)"}) {
+    table_ = spec;
+    Start(1);
+    Send(StateFrame(FrameType::kInit, 0, ++requests_, Payload({Rows{{5}, {1, 1}, {}}})));
+    EXPECT_THAT(Error(0), HasSubstr("begin with the values of its init")) << spec;
+  }
 }
 
 TEST_F(RowKeyTest, TablesOfAGroupAreToldApart) {

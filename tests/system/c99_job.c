@@ -164,6 +164,7 @@ static void rows_on_servers(bdn_worker* worker) {
     layout.struct_size = sizeof layout;
     must(bdn_get_table_layout(worker, id, &layout), "bdn_get_table_layout");
     expect(layout.width == 2 && layout.moments == 0, "the layout of a record");
+    expect(layout.is_limited == 0, "a table without limits");
     memset(&scan, 0, sizeof scan);
     scan.struct_size = sizeof scan;
     scan.table = id;
@@ -191,6 +192,9 @@ static void rows_on_servers(bdn_worker* worker) {
     set.replaces = 2;
     expect(bdn_set_row_records(worker, &set, &ticket) == BDN_INVALID_ARGUMENT,
            "replaces is 0 or 1");
+    set.replaces = 0;
+    set.list = 3;
+    expect(bdn_set_row_records(worker, &set, &ticket) == BDN_INVALID_ARGUMENT, "no such list");
   }
   rows.table = 12345;
   expect(bdn_fetch_rows(worker, &rows, 1, &ticket) == BDN_NOT_FOUND, "no such table");

@@ -190,6 +190,64 @@ TEST(RowCluster, EveryRuleAndCodecHasOneResultForAllSizes) {
   }
 }
 
+// Two cells, so that such a table may be in one or two buckets.
+constexpr const char* kBounded = "table(rows=200,init=uniform,value=0.5,max_rows=128,evict=";
+
+TEST(RowCluster, WhatIsAdmittedAndRemovedIsTheSameForAllSizes) {
+  const Spec admits{.rule = "adagrad", .table = "table(rows=200,init=uniform,value=0.5,admit=2)"};
+  const Spec ends{.rule = "adamw", .table = "table(rows=200,init=uniform,value=0.5,admit=2,ttl=3)"};
+  const Floats plain = Train({.workers = 3, .flags = Flags(1, 1), .spec = {.rule = "adagrad"}});
+  for (const Spec& spec : {admits, ends}) {
+    const Floats small = Train({.workers = 3, .flags = Flags(1, 1), .spec = spec});
+    EXPECT_EQ(Train({.workers = 3, .flags = Flags(3, 32, 2), .spec = spec}), small) << spec.table;
+    EXPECT_NE(small, plain);
+  }
+  std::set<Floats> results;
+  for (const char* const evict : {"lru)", "lfu)", "lfu,admit=2,ttl=5)"}) {
+    const Spec spec{.rule = "adagrad", .table = std::string(kBounded) + evict};
+    const Floats small = Train({.workers = 3, .flags = Flags(1, 1), .spec = spec, .steps = 30});
+    EXPECT_EQ(Train({.workers = 3, .flags = Flags(2, 2, 2), .spec = spec, .steps = 30}), small)
+        << spec.table;
+    results.insert(small);
+  }
+  EXPECT_EQ(results.size(), 3u);
+}
+
+TEST(RowCluster, ANetworkThatLosesFramesChangesNothingOfWhatIsAdmittedAndRemoved) {
+  const Spec spec{.rule = "adagrad", .table = std::string(kBounded) + "lru,admit=2,ttl=4)"};
+  const Floats quiet = Train({.workers = 3, .flags = Flags(1, 2), .spec = spec});
+  PumpedNetwork network;
+  network.net().Randomize(4, {.drop = 0.05, .duplicate = 0.1, .corrupt = 0.05, .reorder = true});
+  Worker::Options options;
+  options.probe_interval = absl::Milliseconds(3);
+  EXPECT_EQ(Train({.workers = 3,
+                   .flags = Flags(2, 2),
+                   .spec = spec,
+                   .options = options,
+                   .network = network.Factory()}),
+            quiet);
+  network.net().ClearFaults();
+}
+
+TEST(RowCluster, ATableThatIsFullOfRowsThatStayFailsTheStepWithItsName) {
+  ClusterRig rig(1, Flags(1, 1));
+  Worker& worker = rig.worker(0);
+  const uint32_t table =
+      worker.Declare({Table("t", {.table = "table(rows=200,max_rows=64)"})}, kLong)->front();
+  const Floats gradients(kRows * kWidth, 1.0f);
+  const auto step = [&](uint64_t rows) {
+    const Ids ids = AllIds(rows);
+    RowsPush push{.learning_rate = 1.0f};
+    push.tables.push_back({table, ids, gradients.data(), {}, nullptr});
+    return worker.Wait(*worker.PushRows(push), kLong).status();
+  };
+  Must(step(64));
+  const absl::Status full = step(65);
+  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(full.message()), HasSubstr("table 't' step 2: 1 new rows do not fit"));
+  Must(step(10));
+}
+
 TEST(RowCluster, ANetworkThatLosesRepeatsDamagesAndReordersChangesNoBit) {
   const Floats quiet = Train({.workers = 3, .flags = Flags(2, 8)});
   for (const uint64_t seed : {1, 2, 3}) {
@@ -353,7 +411,7 @@ RecordMap ScanAll(Worker& worker, uint32_t table, uint64_t since, size_t room, u
     do {
       Ids ids(room);
       std::vector<std::byte> records(room * bytes);
-      uint64_t count = 99;
+      uint64_t count = 99, complete_since = 99;
       const auto ticket = worker.ScanRecords({.table = table,
                                               .bucket = bucket,
                                               .cursor = cursor,
@@ -363,7 +421,8 @@ RecordMap ScanAll(Worker& worker, uint32_t table, uint64_t since, size_t room, u
                                               .records = records.data(),
                                               .next = &cursor,
                                               .count = &count,
-                                              .updates = updates});
+                                              .updates = updates,
+                                              .complete_since = &complete_since});
       EXPECT_TRUE(ticket.ok()) << ticket.status();
       Must(worker.Wait(*ticket, kLong).status());
       for (size_t i = 0; i < count; ++i) {
@@ -532,6 +591,10 @@ TEST(RowCluster, ADifferenceOfTwoWorkersIsNamed) {
     const absl::Status status = worker.Declare({Table("t", spec)}, kLong).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(status.message()), HasSubstr("worker 1 says table(rows=100)"));
+    spec.table = rank == 0 ? "table(admit=3)" : "table(admit=3,ttl=100)";
+    const absl::Status limits = worker.Declare({Table("u", spec)}, kLong).status();
+    EXPECT_THAT(std::string(limits.message()),
+                HasSubstr("worker 0 says table(admit=3), worker 1 says table(admit=3,ttl=100)"));
   });
 }
 
@@ -547,6 +610,24 @@ TEST(RowCluster, WhatCannotBeIsRefusedWithItsReason) {
   EXPECT_THAT(refused({.rule = "sgd(momentum=0.9)"}), HasSubstr("momentum moves rows"));
   EXPECT_THAT(refused({.width = 1025}), HasSubstr("a row has 1 to 1024"));
   EXPECT_THAT(refused({.width = 0}), HasSubstr("no elements"));
+  EXPECT_THAT(refused({.table = "table(admit=0)"}),
+              HasSubstr("admit must be a whole number from 1"));
+  EXPECT_THAT(refused({.table = "table(max_rows=255)"}),
+              HasSubstr("table 't': max_rows=255 must be at least 256, which is 64 for each of the "
+                        "job's 4 buckets"));
+  EXPECT_THAT(refused({.table = "table(max_rows=256,evict=fifo)"}), HasSubstr("none, lru or lfu"));
+  EXPECT_THAT(refused({.table = "table(evict=lru)"}), HasSubstr("none is without max_rows"));
+  EXPECT_THAT(refused({.rule = "mean", .table = "table(admit=2)"}),
+              HasSubstr("by the rule mean no rows are held"));
+  const uint32_t limited =
+      rig.worker(0).Declare({Table("u", {.table = "table(admit=2)"})}, kLong)->front();
+  const Ids one = {7};
+  const Floats row(kWidth, 1.0f);
+  EXPECT_THAT(std::string(rig.worker(0)
+                              .SetRows({.table = limited, .ids = one, .gradients = row.data()})
+                              .status()
+                              .message()),
+              HasSubstr("none are set"));
 }
 
 }  // namespace

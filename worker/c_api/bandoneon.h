@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define BDN_ABI_VERSION 13
+#define BDN_ABI_VERSION 14
 #if defined(__GNUC__)
 #define BDN_API __attribute__((visibility("default")))
 #else
@@ -483,6 +483,14 @@ typedef struct bdn_table {
   const char* init;   /* a row's first value: "zeros" (NULL), "constant", "uniform", "normal" */
   double init_value;  /* the constant, the bound or the deviation of that; 0 for "zeros" */
   uint64_t expect_rows; /* so many rows are expected, for placement and memory; 0: not known */
+  /* A row is stored once so many updates, the last included, had a gradient of it; those before
+   * drop theirs. 0 and 1: at the first. 2^20 at most. */
+  uint64_t admit;
+  uint64_t max_rows; /* that are held at once, 64 or more for each bucket; 0: any number */
+  /* Which rows make room in a table that has max_rows: "none" (NULL): the step fails; "lru": those
+   * that were updated longest ago; "lfu": those that were updated least often. */
+  const char* evict;
+  uint64_t ttl; /* a row without one in so many updates of the table is removed; 0: never */
 } bdn_table;
 
 /* Declares tables, as bdn_declare does tensors. BDN_UNIMPLEMENTED for a process that takes part
@@ -535,7 +543,8 @@ BDN_API int bdn_summed_rows(bdn_worker* worker, uint32_t table, uint64_t room, u
 BDN_API int bdn_fetch_rows(bdn_worker* worker, const bdn_rows* rows, size_t count,
                            bdn_ticket* ticket);
 /* Sets rows, which are `gradients`, each id once, with fresh moments. For one rank, always the
- * same, while no worker steps the table. num_wanted is 0. */
+ * same, while no worker steps the table. num_wanted is 0. BDN_INVALID_ARGUMENT: a table with admit,
+ * max_rows or ttl, whose rows begin with the values of its init. */
 BDN_API int bdn_set_rows(bdn_worker* worker, const bdn_rows* rows, bdn_ticket* ticket);
 
 /* A record is all that a server holds of a row: float32[width], its value; float32[moments]; and
@@ -547,11 +556,19 @@ typedef struct bdn_table_layout {
   uint32_t width;
   uint32_t moments; /* floats that the rule keeps of a row */
   uint32_t buckets;
-  uint32_t reserved;
+  uint32_t is_limited; /* 1: it has admit, max_rows or ttl, so that all lists tell something */
 } bdn_table_layout;
 BDN_API int bdn_get_table_layout(bdn_worker* worker, uint32_t table, bdn_table_layout* layout);
 
-/* A piece of the records of one bucket of a table. */
+/* The lists of a table. Of the last two a record is uint32[2] alone: of a candidate, an id that is
+ * not admitted yet, the updates that had a gradient of it, and those of the table at the last of
+ * them; of a removed id, 1 where it was a row and 0 where it was a candidate, and the updates of
+ * the table when it was removed. An id that is a row again is in the last list no more. */
+#define BDN_LIST_ROWS 0
+#define BDN_LIST_CANDIDATES 1
+#define BDN_LIST_REMOVED 2
+
+/* A piece of the records of one list of a bucket of a table. */
 typedef struct bdn_row_scan {
   size_t struct_size; /* sizeof(bdn_row_scan) */
   uint32_t table;     /* from bdn_declare_tables */
@@ -563,6 +580,9 @@ typedef struct bdn_row_scan {
   void* records;      /* gets the records, one after the other */
   uint64_t count;     /* gets the number that came; it may be 0 before the end */
   uint64_t updates;   /* gets the updates of the table */
+  uint64_t complete_since; /* of BDN_LIST_REMOVED: gets the updates since which none is forgotten */
+  uint32_t list;           /* BDN_LIST_... */
+  uint32_t reserved;
 } bdn_row_scan;
 /* Fetches the next piece of a scan, which must stay where it is until the ticket is done. What
  * comes is as it is now: for a whole table, no worker may step it between the pieces. */
@@ -571,14 +591,17 @@ BDN_API int bdn_scan_rows(bdn_worker* worker, bdn_row_scan* scan, bdn_ticket* ti
 typedef struct bdn_row_records {
   size_t struct_size;  /* sizeof(bdn_row_records) */
   uint32_t table;      /* from bdn_declare_tables */
-  uint32_t replaces;   /* 1: all rows that the servers hold of the table are forgotten first */
+  uint32_t replaces;   /* 1: all that the servers hold of the table is forgotten first */
   uint64_t updates;    /* that the table counts from then on */
   const uint64_t* ids; /* each once, in any order */
   uint64_t num_ids;
   const void* records; /* num_ids records, one after the other */
+  uint32_t list;       /* BDN_LIST_... */
+  uint32_t reserved;
 } bdn_row_records;
-/* Sets records while no worker steps the table. Several ranks may set records, of rows that are
- * different ones. BDN_INVALID_ARGUMENT names table and row; other records may have been set then.
+/* Sets records while no worker steps the table: an id that is set in one list is then in no other.
+ * Several ranks may set records, of rows that are different ones. BDN_INVALID_ARGUMENT names table
+ * and row; other records may have been set then.
  */
 BDN_API int bdn_set_row_records(bdn_worker* worker, const bdn_row_records* records,
                                 bdn_ticket* ticket);

@@ -435,7 +435,7 @@ int bdn_get_table_layout(bdn_worker* worker, uint32_t table, bdn_table_layout* l
     layout->width = found.width;
     layout->moments = found.moment_floats;
     layout->buckets = found.buckets;
-    layout->reserved = 0;
+    layout->is_limited = found.is_limited ? 1 : 0;
     return absl::OkStatus();
   });
 }

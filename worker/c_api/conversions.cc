@@ -121,8 +121,10 @@ absl::StatusOr<TensorDeclaration> ToTable(const bdn_table& given) {
   if (!std::isfinite(given.init_value)) {
     return InvalidArgument("table '%s': init_value %g is not finite", given.name, given.init_value);
   }
-  table.table = absl::StrFormat("table(rows=%d,init=%s,value=%.17g,expect=%d)", given.rows,
-                                text(given.init, "zeros"), given.init_value, given.expect_rows);
+  table.table = absl::StrFormat(
+      "table(rows=%d,init=%s,value=%.17g,expect=%d,admit=%d,max_rows=%d,evict=%s,ttl=%d)",
+      given.rows, text(given.init, "zeros"), given.init_value, given.expect_rows,
+      std::max<uint64_t>(1, given.admit), given.max_rows, text(given.evict, "none"), given.ttl);
   return table;
 }
 
@@ -157,21 +159,31 @@ absl::StatusOr<RowsPush> ToRowsPush(const bdn_rows_step* step) {
                   .priority = step->priority};
 }
 
+// Checks what two structs about records have alike.
+absl::Status CheckList(const char* what, uint32_t list, uint32_t reserved) {
+  if (list >= kRowLists) return InvalidArgument("%s.list is %d, of %d", what, list, kRowLists);
+  if (reserved != 0) return InvalidArgument("%s.reserved is not 0", what);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<RecordsScan> ToRecordsScan(bdn_row_scan* scan) {
   BDN_RETURN_IF_ERROR(CheckStruct(scan, "bdn_row_scan"));
   if (scan->ids == nullptr || scan->records == nullptr) {
     return InvalidArgument("ids or records of a scan is null");
   }
+  BDN_RETURN_IF_ERROR(CheckList("bdn_row_scan", scan->list, scan->reserved));
   return RecordsScan{.table = scan->table,
                      .bucket = scan->bucket,
                      .cursor = scan->cursor,
                      .since = scan->since,
                      .room = scan->room,
+                     .list = static_cast<RowList>(scan->list),
                      .ids = scan->ids,
                      .records = static_cast<std::byte*>(scan->records),
                      .next = &scan->cursor,
                      .count = &scan->count,
-                     .updates = &scan->updates};
+                     .updates = &scan->updates,
+                     .complete_since = &scan->complete_since};
 }
 
 absl::StatusOr<RecordsSet> ToRecordsSet(const bdn_row_records* records) {
@@ -182,11 +194,13 @@ absl::StatusOr<RecordsSet> ToRecordsSet(const bdn_row_records* records) {
   if (records->replaces > 1) {
     return InvalidArgument("bdn_row_records.replaces is %d", records->replaces);
   }
+  BDN_RETURN_IF_ERROR(CheckList("bdn_row_records", records->list, records->reserved));
   return RecordsSet{.table = records->table,
                     .ids = {records->ids, records->num_ids},
                     .records = static_cast<const std::byte*>(records->records),
                     .updates = records->updates,
-                    .replaces = records->replaces == 1};
+                    .replaces = records->replaces == 1,
+                    .list = static_cast<RowList>(records->list)};
 }
 
 absl::StatusOr<DeviceExchanges::Push> ToPush(const bdn_push* push) {

@@ -204,6 +204,12 @@ absl::StatusOr<TicketId> RowExchanges::Set(const TableRows& rows) {
   const RowLink& link = *group.link;
   const TableInCall& table = *group.in_call[segment];
   BDN_RETURN_IF_ERROR(CheckEachOnce(link, segment, table.ids));
+  if (link.tables[segment].spec.IsLimited()) {
+    return InvalidArgument(
+        "table '%s': its rows are admitted, bounded or removed, so that they begin with the values "
+        "of its init, and none are set",
+        link.tables[segment].name);
+  }
   for (size_t i = 0; i < rows.ids.size() * link.width; ++i) {
     if (std::isfinite(rows.gradients[i])) continue;
     return InvalidArgument("table '%s': row %d, at position %d, has an element that is not finite",
@@ -323,7 +329,8 @@ absl::StatusOr<TableLayout> RowExchanges::LayoutOf(uint32_t table) {
   const RowLink& link = *call->groups[0].link;
   return TableLayout{.width = static_cast<uint32_t>(link.width),
                      .moment_floats = static_cast<uint32_t>(link.rule.MomentFloats(link.width)),
-                     .buckets = link.buckets};
+                     .buckets = link.buckets,
+                     .is_limited = link.tables[segment].spec.IsLimited()};
 }
 
 absl::StatusOr<TicketId> RowExchanges::Scan(const RecordsScan& scan) {
@@ -339,7 +346,8 @@ absl::StatusOr<TicketId> RowExchanges::Scan(const RecordsScan& scan) {
   call->scan = scan;
   const RecordsAsk ask{.cursor = scan.cursor,
                        .since = scan.since,
-                       .most = static_cast<uint32_t>(std::min<size_t>(scan.room, kMostRows))};
+                       .most = static_cast<uint32_t>(std::min<size_t>(scan.room, kMostRows)),
+                       .list = scan.list};
   std::vector<Pending> requests;
   requests.push_back(MakePending(call, 0, scan.bucket));
   requests.back().request.frame = MakeFrame(
@@ -360,7 +368,7 @@ absl::StatusOr<TicketId> RowExchanges::SetRecords(const RecordsSet& set) {
   const RowLink& link = *group.link;
   const TableInCall& table = *group.in_call[segment];
   BDN_RETURN_IF_ERROR(CheckEachOnce(link, segment, table.ids));
-  const size_t record_bytes = RecordBytesOf(link);
+  const size_t record_bytes = ListedBytes(set.list, RecordBytesOf(link));
   const size_t most = std::max<size_t>(1, kInitBytes / record_bytes);
   std::vector<Pending> requests;
   for (uint32_t bucket = 0; bucket < link.buckets; ++bucket) {
@@ -369,8 +377,10 @@ absl::StatusOr<TicketId> RowExchanges::SetRecords(const RecordsSet& set) {
     size_t first = 0;
     do {
       const size_t part = std::min(most, count - first);
-      const RecordsHead head{
-          .next = 0, .updates = set.updates, .replaces = set.replaces && first == 0};
+      const RecordsHead head{.next = 0,
+                             .updates = set.updates,
+                             .replaces = set.replaces && first == 0,
+                             .list = set.list};
       requests.push_back(MakePending(call, 0, bucket));
       requests.back().request.frame =
           MakeFrame(RecordsHeader(FrameType::kInit, group, bucket, segment),

@@ -268,6 +268,10 @@ absl::Status DecodeRecordsValue(const RowLink& link, size_t segment, const Recor
   }
   const RowBlock& block = records->block;
   const RecordsHead& head = records->head;
+  if (head.list != scan.list) {
+    return Internal("table '%s': an answer about records of bucket %d is of another list",
+                    table.name, scan.bucket);
+  }
   if (block.ids.size() > scan.room || (head.next != 0 && head.next <= scan.cursor)) {
     return Internal(
         "table '%s': an answer about records of bucket %d has %d, of %d wanted, and goes on at %d "
@@ -279,6 +283,7 @@ absl::Status DecodeRecordsValue(const RowLink& link, size_t segment, const Recor
   *scan.next = head.next;
   *scan.count = block.ids.size();
   *scan.updates = head.updates;
+  *scan.complete_since = head.complete_since;
   return absl::OkStatus();
 }
 

@@ -6,6 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "common/wire/row_records.h"
+
 namespace bdn {
 
 // The rows of one table in a push. Arrays are borrowed.
@@ -41,31 +43,37 @@ struct TableLayout {
   uint32_t width = 0;
   uint32_t moment_floats = 0;
   uint32_t buckets = 0;
+  bool is_limited = false;  // the table has other lists than its rows
 };
 
-// A piece of the records of one bucket of a table. Memory is borrowed until the ticket is done.
+// A piece of the records of one list of a bucket of a table. Memory is borrowed until the ticket is
+// done.
 struct RecordsScan {
   uint32_t table = 0;
   uint32_t bucket = 0;
   uint64_t cursor = 0;  // 0, or `next` of the piece before
   uint64_t since = 0;   // records that changed after so many updates of the table
   size_t room = 0;      // for so many records, 1 or more
+  RowList list = RowList::kRows;
   uint64_t* ids = nullptr;
   std::byte* records = nullptr;
   // What came: the cursor of the next piece, 0 at the end; the number of records, which may be 0
-  // before the end, too; and the updates of the table.
+  // before the end, too; the updates of the table; and those since which all ids that were removed
+  // are told, of that list.
   uint64_t* next = nullptr;
   uint64_t* count = nullptr;
   uint64_t* updates = nullptr;
+  uint64_t* complete_since = nullptr;
 };
 
-// Records of rows of one table, each id once.
+// Records of a list of one table, each id once. An id that was set in one list is in no other.
 struct RecordsSet {
   uint32_t table = 0;
   std::span<const uint64_t> ids;
   const std::byte* records = nullptr;
   uint64_t updates = 0;   // that the table counts from then on
-  bool replaces = false;  // all rows that the servers hold of the table are forgotten first
+  bool replaces = false;  // all that the servers hold of the table is forgotten first
+  RowList list = RowList::kRows;
 };
 
 }  // namespace bdn

@@ -32,7 +32,8 @@ void CheckRecords(const std::vector<uint8_t>& bytes, const rows_reference::Facts
   if (!records.ok()) return;
   bdn::MutableByteSpan rows;
   const bdn::Buffer again =
-      bdn::MakeRecords(records->head, records->block.ids, limits.row_bytes, &rows);
+      bdn::MakeRecords(records->head, records->block.ids,
+                       bdn::ListedBytes(records->head.list, limits.row_bytes), &rows);
   std::ranges::copy(records->block.rows, rows.begin());
   Check(std::ranges::equal(again.span(), span));
   Check(reference->block.ids == records->block.ids && reference->updates == records->head.updates);
