@@ -9,6 +9,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "cli/commands.h"
+#include "cli/python_stack.h"
+#include "common/telemetry/system_samples.h"
 #include "trace/hang_report.h"
 #include "trace/job_trace.h"
 #include "trace/step_report.h"
@@ -22,6 +24,8 @@ namespace {
 constexpr uint64_t kMaxJsonBytes = 500'000'000;
 // About 15 GB of memory.
 constexpr uint64_t kMaxRecords = 150'000'000;
+// A process that computes on a busy machine answers within so long.
+constexpr absl::Duration kStackPatience = absl::Seconds(2);
 
 constexpr Flag kJobFlag = {"job", 0, "NAME", "of which job, where DIR has several"};
 constexpr Flag kLastFlag = {
@@ -66,7 +70,8 @@ constexpr Flag kHangFlags[] = {
 constexpr char kHangUsage[] =
     "usage: bandoneon trace hang DIR [options]\n\n"
     "Says which node all others wait for where the recordings end: the tensor and step, and what "
-    "it did last.\n";
+    "it did last;\nand, while the job runs, on the machine of that node's program, the Python stacks "
+    "of its threads.\n";
 constexpr char kHangExamples[] =
     "  bandoneon trace hang recordings\n"
     "  bandoneon trace hang recordings --last 60s\n";
@@ -112,6 +117,23 @@ absl::StatusOr<TraceArguments> ParseArguments(std::span<const Flag> flags, Argum
     arguments.selection.records.last_ns = std::chrono::nanoseconds(*last).count();
   }
   return arguments;
+}
+
+// Asks programs of this machine that may hold up the job for their Python stacks.
+void AskForStacks(const JobTrace& job, HangReport* report) {
+  const std::string boot_id = ReadProcLine("/proc/sys/kernel/random/boot_id");
+  for (const size_t i : NodesToAsk(job, *report)) {
+    NodeState* const state = &report->nodes[i];
+    const NodeTrace& trace = job.nodes[state->node].trace;
+    if (boot_id.empty() || trace.facts.boot_id != boot_id) {
+      state->why_no_stacks =
+          "it may be asked on its own machine alone, by this command with its recording there";
+      continue;
+    }
+    PythonStack answer = AskForPythonStack(trace.facts.pid, trace.LastSign(), kStackPatience);
+    state->stacks = std::move(answer.text);
+    state->why_no_stacks = std::move(answer.why_not);
+  }
 }
 
 // Reads a profile that is named as FILE or RANK=FILE.
@@ -199,7 +221,8 @@ int TraceHangCommand(Arguments args) {
   if (!arguments.ok()) return UsageError(kName, arguments.status());
   const auto job = ReadJob(arguments->directory, arguments->selection);
   if (!job.ok()) return Failed(kName, job.status());
-  const HangReport report = ExplainHang(*job);
+  HangReport report = ExplainHang(*job);
+  AskForStacks(*job, &report);
   Print(arguments->flags.Has("json") ? HangJson(*job, report) : HangText(*job, report));
   return 0;
 }

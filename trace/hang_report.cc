@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "common/telemetry/stage_times.h"
 #include "trace/text_table.h"
 
@@ -314,6 +315,23 @@ class HangFinder {
   HangReport report_;
 };
 
+std::string StacksText(const JobTrace& job, const NodeState& state) {
+  const JobNode& node = job.nodes[state.node];
+  if (!state.why_no_stacks.empty()) {
+    return absl::StrFormat("\nThere is no Python stack of %s (pid %d on %s): %s.\n",
+                           job.NodeName(state.node), node.trace.facts.pid, node.trace.facts.host,
+                           state.why_no_stacks);
+  }
+  if (state.stacks.empty()) return "";
+  std::string text =
+      absl::StrFormat("\nThe Python stacks of %s (pid %d on %s):\n", job.NodeName(state.node),
+                      node.trace.facts.pid, node.trace.facts.host);
+  for (const absl::string_view line : absl::StrSplit(state.stacks, '\n', absl::SkipEmpty())) {
+    absl::StrAppend(&text, "  ", line, "\n");
+  }
+  return text;
+}
+
 std::string StateWord(const NodeState& state) {
   if (state.has_ended) return "ended";
   return state.is_silent ? "silent" : "alive";
@@ -322,6 +340,20 @@ std::string StateWord(const NodeState& state) {
 }  // namespace
 
 HangReport ExplainHang(const JobTrace& job) { return HangFinder(job).Find(); }
+
+std::vector<size_t> NodesToAsk(const JobTrace& job, const HangReport& report) {
+  std::set<NodeId> missing;
+  for (const OpenRound& round : report.rounds) {
+    missing.insert(round.missing.begin(), round.missing.end());
+  }
+  std::vector<size_t> asked;
+  for (size_t i = 0; i < report.nodes.size(); ++i) {
+    const TraceFacts& facts = job.nodes[report.nodes[i].node].trace.facts;
+    const bool is_program = facts.role != "server" && !report.nodes[i].has_ended;
+    if (is_program && (missing.empty() || missing.contains(facts.node))) asked.push_back(i);
+  }
+  return asked;
+}
 
 std::string HangText(const JobTrace& job, const HangReport& report) {
   std::string text = report.sentence + ".\n";
@@ -341,6 +373,7 @@ std::string HangText(const JobTrace& job, const HangReport& report) {
                     seconds(state.last_mark, state.last_mark_age_s)});
   }
   absl::StrAppend(&text, "\n", TextTable(rows));
+  for (const NodeState& state : report.nodes) absl::StrAppend(&text, StacksText(job, state));
   if (report.rounds.empty()) return text;
   TableRows rounds = {{"OPEN ROUND", "STEP", "PUSHED BY", "WAITS FOR"}};
   const auto names = [&job](const std::vector<NodeId>& nodes) {
@@ -380,6 +413,8 @@ std::string HangJson(const JobTrace& job, const HangReport& report) {
                              {"last_age_s", state.last_age_s},
                              {"last_mark", state.last_mark},
                              {"last_mark_age_s", state.last_mark_age_s}});
+    if (!state.stacks.empty()) json["nodes"].back()["stacks"] = state.stacks;
+    if (!state.why_no_stacks.empty()) json["nodes"].back()["why_no_stacks"] = state.why_no_stacks;
   }
   for (const OpenRound& round : report.rounds) {
     json["open_rounds"].push_back({{"tensor", job.NameOf(round.key)},

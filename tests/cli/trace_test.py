@@ -161,7 +161,48 @@ for step in range(1, 1000):
     assert first.startswith("worker 1 has not pushed 'the.tensor' of step ") and "worker 0 waits" in first
     assert f"its process (pid {stopped} on " in first and "was stopped or killed" in first
     assert any("silent" in line and "worker 1" in line for line in table)
-    assert json.loads(real.run("trace", "hang", folder, "--json").stdout)["sentence"].startswith("worker 1 has not")
+    assert any(line.startswith(f"There is no Python stack of worker 1 (pid {stopped} on ") and line.endswith(": it is stopped, and answers once it goes on.")
+               for line in table), table
+    report = json.loads(real.run("trace", "hang", folder, "--json").stdout)
+    assert report["sentence"].startswith("worker 1 has not")
+    # That is the latest: the process was killed meanwhile.
+    assert {node["name"]: node.get("why_no_stacks") for node in report["nodes"]} == {"worker 0": None, "worker 1": "it has ended", "server 0": None}
+
+
+@pytest.mark.parametrize("loop", ["while True: pass", "sum(range(10 ** 13))"], ids=["Python", "C-that-keeps-the-interpreter"])
+def test_hang_shows_where_the_program_is_that_others_wait_for(real, tmp_path, loop):
+    folder = tmp_path / "recordings"
+    folder.mkdir()
+    program = tmp_path / "program.py"
+    program.write_text(f"""
+import os
+import torch
+import bandoneon.torch as bdn
+
+def never_ends():
+    print("never ends", os.getpid(), flush=True)
+    {loop}
+
+bdn.init()
+tensor = torch.ones(1000)
+for step in range(1, 1000):
+    if bdn.rank() == 1 and step == 30:
+        never_ends()
+    bdn.push_pull(tensor, "the.tensor").wait()
+""")
+    run = real.start("run", "-n", 2, "-s", 1, "--set", f"trace={folder}", "--", sys.executable, program)
+    hung = int(read_until(run.stdout, 1, "never ends")[-1].split()[-1])
+    for _ in range(2):  # A second answer takes the place of the first.
+        hang = real.run("trace", "hang", folder)
+        assert hang.returncode == 0, hang.stderr
+        lines = hang.stdout.splitlines()
+        at = next(i for i, line in enumerate(lines) if line.startswith(f"The Python stacks of worker 1 (pid {hung} on "))
+        stacks = [line.strip() for line in lines[at + 1:]]
+        end = stacks.index("") if "" in stacks else len(stacks)
+        found = [line for line in stacks[:end] if line.startswith(f'File "{program}"')]
+        assert found == [f'File "{program}", line 8 in never_ends', f'File "{program}", line 14 in <module>'], hang.stdout
+    run.kill()
+    run.communicate(timeout=LIMIT)
 
 
 def test_directories_that_cannot_be_read_are_named(real, tmp_path):

@@ -88,6 +88,39 @@ TEST(HangReport, NamesTheWorkerThatHasNotPushed) {
   EXPECT_THAT(text, HasSubstr("a           6     worker 0, worker 2  worker 1"));
 }
 
+TEST(HangReport, SaysWhoseStacksMayTellWhyItHangs) {
+  HungJob hung;
+  hung.Push(0, 7, 6, 6 * kSecondUs);
+  hung.Push(2, 7, 6, 6 * kSecondUs + 100);
+  const JobTrace job = hung.Join();
+  HangReport report = ExplainHang(job);
+  EXPECT_THAT(NodesToAsk(job, report), testing::ElementsAre(1));
+  // Where nobody is known to be missing any program may be why, and no server.
+  report.rounds.clear();
+  EXPECT_THAT(NodesToAsk(job, report), testing::ElementsAre(0, 1, 2));
+  report.nodes[2].has_ended = true;
+  EXPECT_THAT(NodesToAsk(job, report), testing::ElementsAre(0, 1));
+}
+
+TEST(HangReport, ShowsStacksOrWhyThereAreNone) {
+  const JobTrace job = HungJob().Join();
+  HangReport report = ExplainHang(job);
+  EXPECT_THAT(HangText(job, report), testing::Not(HasSubstr("stack")));
+  report.nodes[0].stacks =
+      "Current thread 1 (most recent call first):\n  File \"a.py\", line 3 in f\n";
+  report.nodes[1].why_no_stacks = "it has ended";
+  const std::string text = HangText(job, report);
+  EXPECT_THAT(text, HasSubstr("The Python stacks of worker 0 (pid 4000 on host-boot):\n"
+                              "  Current thread 1 (most recent call first):\n"
+                              "    File \"a.py\", line 3 in f\n"));
+  EXPECT_THAT(text, HasSubstr("There is no Python stack of worker 1 (pid 4001 on host-boot): "
+                              "it has ended.\n"));
+  const auto json = nlohmann::json::parse(HangJson(job, report));
+  EXPECT_THAT(json["nodes"][0]["stacks"].get<std::string>(), StartsWith("Current thread 1"));
+  EXPECT_EQ(json["nodes"][1]["why_no_stacks"], "it has ended");
+  EXPECT_FALSE(json["nodes"][2].contains("stacks"));
+}
+
 TEST(HangReport, ListsWorkersByTheirRanks) {
   HungJob hung;
   hung.workers[0].facts["node"] = 9;
