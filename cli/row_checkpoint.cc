@@ -22,6 +22,11 @@ using Json = nlohmann::json;
 
 constexpr std::string_view kMagic = "BDNROWS\n";
 constexpr int kFormat = 1;
+// A file of rows may also be of this one, and has then the ids that were removed and the candidates
+// behind the rows.
+constexpr int kFormatOfLists = 2;
+// Of an id that was removed, and of a candidate.
+constexpr size_t kCountersBytes = 8;
 constexpr size_t kMostHeadBytes = size_t{1} << 16;
 constexpr size_t kMostPieceBytes = size_t{16} << 20;
 constexpr size_t kMostManifestBytes = size_t{64} << 20;
@@ -100,6 +105,7 @@ absl::Status AddFiles(const Json& save, const std::string& directory, SavedTable
     table->files.push_back(
         absl::StrFormat("%s/%s.table%d.rank%d.rows", directory, *id, *index, rank));
   }
+  if (table->first_files == 0) table->first_files = table->files.size();
   table->updates = *updates;
   return absl::OkStatus();
 }
@@ -151,11 +157,25 @@ class RowFile {
   RowFile(const SavedTable& table, std::string path)
       : table_(table), path_(std::move(path)), file_(fopen(path_.c_str(), "rb")) {}
 
-  // Calls `take` with each record and where it begins.
-  absl::Status Read(
-      const std::function<void(uint64_t id, uint64_t offset, const char* record)>& take) {
+  using Taker = std::function<void(uint64_t id, uint64_t offset, const char* record)>;
+
+  // Calls `row` with the record of each row and where it begins, and `removed` with that of each id
+  // that was removed.
+  absl::Status Read(const Taker& row, const Taker& removed) {
     if (file_ == nullptr) return Failure("read", path_);
     if (absl::Status head = ReadHead(); !head.ok()) return head;
+    absl::Status status = ReadList(table_.record_bytes(), row);
+    if (!has_lists_) return status;
+    if (status.ok()) status = ReadList(kCountersBytes, removed);
+    // The candidates are no rows yet.
+    return status.ok() ? ReadList(kCountersBytes, [](auto...) {}) : status;
+  }
+  // Returns the count of updates after which no id that was removed is missing. REQUIRES: it was
+  // read.
+  uint64_t removed_since() const { return removed_since_; }
+
+ private:
+  absl::Status ReadList(size_t record_bytes, const Taker& take) {
     uint64_t read = 0;
     std::vector<char> piece;
     while (true) {
@@ -163,7 +183,7 @@ class RowFile {
       const auto count = Load<uint32_t>(piece.data());
       const auto checksum = Load<uint32_t>(piece.data() + 4);
       if (count == 0) return ReadEnd(checksum, read);
-      const size_t bytes = count * (sizeof(uint64_t) + table_.record_bytes());
+      const size_t bytes = count * (sizeof(uint64_t) + record_bytes);
       if (bytes > kMostPieceBytes) return Bad("has a piece of %d records", count);
       if (absl::Status got = Take(bytes, &piece); !got.ok()) return got;
       if (Crc32(0, piece) != checksum) {
@@ -171,15 +191,13 @@ class RowFile {
       }
       const size_t ids = count * sizeof(uint64_t);
       for (size_t i = 0; i < count; ++i) {
-        const size_t at = ids + i * table_.record_bytes();
+        const size_t at = ids + i * record_bytes;
         take(Load<uint64_t>(piece.data() + i * sizeof(uint64_t)), offset_ - bytes + at,
              piece.data() + at);
       }
       read += count;
     }
   }
-
- private:
   template <typename... Args>
   absl::Status Bad(const absl::FormatSpec<Args...>& format, const Args&... args) const {
     return absl::DataLossError(absl::StrFormat("%s, of table '%s', %s", path_, table_.name,
@@ -205,9 +223,16 @@ class RowFile {
     const bool is_whole = head.is_object() && head.contains("format") && head.contains("table") &&
                           head.contains("width") && head.contains("moments");
     if (!is_whole) return Bad("has a head that cannot be read");
-    if (head["format"] != kFormat) {
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "%s is of format %s; this build reads format %d", path_, head["format"].dump(), kFormat));
+    has_lists_ = head["format"] == kFormatOfLists;
+    if (!has_lists_ && head["format"] != kFormat) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s is of format %s; this build reads formats %d and %d", path_,
+                          head["format"].dump(), kFormat, kFormatOfLists));
+    }
+    if (has_lists_) {
+      const auto since = Number(head, "removed_since", 0, kMostUpdates);
+      if (!since.ok()) return Bad("has a head in which %s", since.status().message());
+      removed_since_ = *since;
     }
     if (head["table"] != table_.name || head["width"] != table_.width ||
         head["moments"] != table_.moments) {
@@ -228,6 +253,8 @@ class RowFile {
   const std::string path_;
   const File file_;
   uint64_t offset_ = 0;
+  bool has_lists_ = false;
+  uint64_t removed_since_ = 0;
 };
 
 // Writes the head of an array in NumPy's format 1.0, padded so that the data begin at a multiple of
@@ -278,10 +305,10 @@ class Output {
   File file_;
 };
 
-absl::Status WriteIds(const std::vector<RecordPlace>& places, Output* out) {
-  absl::Status status = out->Write(NpyHead("<u8", absl::StrFormat("(%d,)", places.size())));
-  for (size_t i = 0; status.ok() && i < places.size(); ++i) {
-    status = out->Write({reinterpret_cast<const char*>(&places[i].id), sizeof(uint64_t)});
+absl::Status WriteIds(const std::vector<uint64_t>& ids, Output* out) {
+  absl::Status status = out->Write(NpyHead("<u8", absl::StrFormat("(%d,)", ids.size())));
+  for (size_t i = 0; status.ok() && i < ids.size(); ++i) {
+    status = out->Write({reinterpret_cast<const char*>(&ids[i]), sizeof(uint64_t)});
   }
   return status.ok() ? out->Flush() : status;
 }
@@ -331,33 +358,51 @@ absl::StatusOr<std::vector<SavedTable>> ReadSavedTables(const std::string& direc
   return tables;
 }
 
-absl::StatusOr<std::vector<RecordPlace>> FindRecords(const SavedTable& table, uint64_t since) {
-  std::vector<RecordPlace> places;
-  std::vector<bool> is_old;  // by place
+absl::StatusOr<FoundRecords> FindRecords(const SavedTable& table, uint64_t since) {
+  // What a file says of an id: that it has a row, or that it was removed.
+  struct Mention {
+    RecordPlace place;
+    bool is_row = false;
+    bool was_row = false;  // of one that was removed
+    bool is_new = false;   // it changed after `since`
+  };
+  FoundRecords found;
+  std::vector<Mention> mentions;
   for (uint32_t file = 0; file < table.files.size(); ++file) {
-    const absl::Status read =
-        RowFile(table, table.files[file])
-            .Read([&](uint64_t id, uint64_t offset, const char* record) {
-              const char* const counters = record + table.record_bytes() - 8;
-              places.push_back(
-                  {.id = id, .offset = offset, .file = file, .updates = Load<uint32_t>(counters)});
-              is_old.push_back(Load<uint32_t>(counters + 4) <= since);
-            });
+    RowFile reader(table, table.files[file]);
+    const auto add = [&](bool is_row, uint64_t id, uint64_t offset, const char* counters) {
+      const auto updates = Load<uint32_t>(counters);
+      mentions.push_back({.place = {.id = id, .offset = offset, .file = file, .updates = updates},
+                          .is_row = is_row,
+                          .was_row = !is_row && updates != 0,
+                          .is_new = Load<uint32_t>(counters + sizeof(updates)) > since});
+    };
+    const absl::Status read = reader.Read(
+        [&](uint64_t id, uint64_t offset, const char* record) {
+          add(true, id, offset, record + table.record_bytes() - kCountersBytes);
+        },
+        [&](uint64_t id, uint64_t offset, const char* record) { add(false, id, offset, record); });
     if (!read.ok()) return read;
+    if (file < table.first_files) {
+      found.removed_since = std::max(found.removed_since, reader.removed_since());
+    }
   }
-  // The last file that has a row has its present values, and the newest count of changes.
-  std::vector<size_t> order(places.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::ranges::stable_sort(order, {}, [&](size_t i) { return places[i].id; });
-  std::vector<RecordPlace> newest;
-  for (size_t i = 0; i < order.size(); ++i) {
-    const bool is_last = i + 1 == order.size() || places[order[i]].id != places[order[i + 1]].id;
-    if (is_last && !is_old[order[i]]) newest.push_back(places[order[i]]);
+  // The last file that has an id says what became of it, and has the present values of its row.
+  std::ranges::stable_sort(mentions, {}, [](const Mention& of) { return of.place.id; });
+  bool was_removed = false;
+  for (size_t i = 0; i < mentions.size(); ++i) {
+    const Mention& of = mentions[i];
+    was_removed = was_removed || (of.was_row && of.is_new);
+    const bool is_last = i + 1 == mentions.size() || of.place.id != mentions[i + 1].place.id;
+    if (!is_last) continue;
+    if (of.is_row && of.is_new) found.rows.push_back(of.place);
+    if (!of.is_row && was_removed) found.removed.push_back(of.place.id);
+    was_removed = false;
   }
-  return newest;
+  return found;
 }
 
-absl::Status ExportRows(const SavedTable& table, const std::vector<RecordPlace>& places,
+absl::Status ExportRows(const SavedTable& table, const FoundRecords& found, bool are_changes,
                         const std::string& directory) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
@@ -365,10 +410,20 @@ absl::Status ExportRows(const SavedTable& table, const std::vector<RecordPlace>&
     return absl::FailedPreconditionError(
         absl::StrFormat("%s cannot be made: %s", directory, error.message()));
   }
+  std::vector<uint64_t> of_rows(found.rows.size());
+  std::ranges::transform(found.rows, of_rows.begin(), &RecordPlace::id);
   Output ids(directory + "/ids.npy");
-  if (absl::Status written = WriteIds(places, &ids); !written.ok()) return written;
+  if (absl::Status written = WriteIds(of_rows, &ids); !written.ok()) return written;
   Output rows(directory + "/rows.npy");
-  if (absl::Status written = WriteRows(table, places, &rows); !written.ok()) return written;
+  if (absl::Status written = WriteRows(table, found.rows, &rows); !written.ok()) return written;
+  const std::string path_of_removed = directory + "/removed.npy";
+  if (are_changes) {
+    Output removed(path_of_removed);
+    if (absl::Status written = WriteIds(found.removed, &removed); !written.ok()) return written;
+    if (absl::Status published = removed.Publish(); !published.ok()) return published;
+  } else if (std::filesystem::remove(path_of_removed, error); error) {
+    return Failure("removed", path_of_removed);
+  }
   if (absl::Status published = ids.Publish(); !published.ok()) return published;
   return rows.Publish();
 }

@@ -24,6 +24,7 @@ struct SavedTable {
   uint64_t updates = 0;
   // The files of each save, in order: a row is as the last of them has it.
   std::vector<std::string> files;
+  size_t first_files = 0;  // those of the first save, which is of all rows
 
   size_t record_bytes() const { return 4 * (width + moments + 2); }
 };
@@ -39,13 +40,21 @@ struct RecordPlace {
   uint32_t file = 0;
   uint32_t updates = 0;  // of the row
 };
-// Reads and checks all files of a table, and returns the places of its rows, ids rising. Rows that
-// did not change after `since` updates of the table are left out. DataLoss names file and table.
-absl::StatusOr<std::vector<RecordPlace>> FindRecords(const SavedTable& table, uint64_t since);
+struct FoundRecords {
+  std::vector<RecordPlace> rows;  // ids rising
+  std::vector<uint64_t> removed;  // ids that were rows, rising
+  // Ids that were removed earlier may be missing in `removed`.
+  uint64_t removed_since = 0;
+};
+// Reads and checks all files of a table, and returns the places of its rows, and what was removed.
+// What did not change after `since` updates of the table is left out. DataLoss names file and
+// table.
+absl::StatusOr<FoundRecords> FindRecords(const SavedTable& table, uint64_t since);
 
 // Writes DIR/ids.npy, uint64[n], rising, and DIR/rows.npy, float32[n][width], which may be mapped
-// into memory. Files that are there already are replaced once both are whole.
-absl::Status ExportRows(const SavedTable& table, const std::vector<RecordPlace>& places,
+// into memory; and, where these are changes, DIR/removed.npy, uint64[m], rising. Files that are
+// there already are replaced once all are whole; a removed.npy is removed where these are all rows.
+absl::Status ExportRows(const SavedTable& table, const FoundRecords& found, bool are_changes,
                         const std::string& directory);
 
 }  // namespace bdn::cli

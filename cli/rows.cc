@@ -14,8 +14,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr Flag kExportFlags[] = {
-    {"out", 0, "DIR", "where ids.npy and rows.npy go"},
-    {"since", 0, "COUNT", "only rows that changed after so many updates of the table [0]"},
+    {"out", 0, "DIR", "where ids.npy, rows.npy and removed.npy go"},
+    {"since", 0, "COUNT", "only what changed after so many updates of the table [all rows]"},
 };
 constexpr Flag kStatFlags[] = {
     {"top", 0, "COUNT", "name so many of the rows that were updated most often [5]"},
@@ -26,7 +26,8 @@ constexpr char kExportUsage[] =
     "usage: bandoneon rows export CHECKPOINT TABLE --out DIR [options]\n\n"
     "Writes the rows of a table in a checkpoint of bandoneon.torch.save as arrays of NumPy: "
     "DIR/ids.npy,\n"
-    "rising, and DIR/rows.npy, a row for each, which may be mapped into memory.\n";
+    "rising, and DIR/rows.npy, a row for each, which may be mapped into memory. With --since also\n"
+    "DIR/removed.npy, the ids whose rows were removed: apply all three to an earlier export.\n";
 constexpr char kExportExamples[] =
     "  bandoneon rows export run1/latest item --out served\n"
     "  bandoneon rows export run1/latest item --out changes --since 12000\n";
@@ -96,15 +97,23 @@ int RowsExportCommand(Arguments args) {
   const auto tables = TablesOf(words[0], words[1]);
   if (!tables.ok()) return Failed(kName, tables.status());
   const SavedTable& table = tables->front();
-  const auto places = FindRecords(table, static_cast<uint64_t>(*since));
-  if (!places.ok()) return Failed(kName, places.status());
+  const auto found = FindRecords(table, static_cast<uint64_t>(*since));
+  if (!found.ok()) return Failed(kName, found.status());
+  const bool are_changes = *since > 0;
+  if (are_changes && static_cast<uint64_t>(*since) < found->removed_since) {
+    return Failed(kName, absl::OutOfRangeError(absl::StrFormat(
+                             "%s knows only what was removed from table '%s' after %d updates, not "
+                             "after %d: export all rows, without --since",
+                             words[0], table.name, found->removed_since, *since)));
+  }
   const std::string out = flags->Text("out");
-  if (const absl::Status done = ExportRows(table, *places, out); !done.ok()) {
+  if (const absl::Status done = ExportRows(table, *found, are_changes, out); !done.ok()) {
     return Failed(kName, done);
   }
-  const std::string said =
-      absl::StrFormat("%s: %d rows of %d elements, of %d updates of table '%s'\n", out,
-                      places->size(), table.width, table.updates, table.name);
+  std::string said = absl::StrFormat("%s: %d rows of %d elements, of %d updates of table '%s'", out,
+                                     found->rows.size(), table.width, table.updates, table.name);
+  if (are_changes) absl::StrAppendFormat(&said, "; %d were removed", found->removed.size());
+  said += '\n';
   fputs(said.c_str(), stdout);
   return 0;
 }
@@ -125,16 +134,16 @@ int RowsStatCommand(Arguments args) {
   if (!tables.ok()) return Failed(kName, tables.status());
   Json all = Json::array();
   for (const SavedTable& table : *tables) {
-    auto places = FindRecords(table, /*since=*/0);
-    if (!places.ok()) return Failed(kName, places.status());
+    auto found = FindRecords(table, /*since=*/0);
+    if (!found.ok()) return Failed(kName, found.status());
     Json json = {{"table", table.name},
                  {"rule", table.rule},
                  {"width", table.width},
-                 {"rows", places->size()},
-                 {"bytes", places->size() * table.record_bytes()},
+                 {"rows", found->rows.size()},
+                 {"bytes", found->rows.size() * table.record_bytes()},
                  {"updates", table.updates},
                  {"hottest", Json::array()}};
-    for (const RecordPlace& place : Hottest(*std::move(places), static_cast<size_t>(*top))) {
+    for (const RecordPlace& place : Hottest(std::move(found->rows), static_cast<size_t>(*top))) {
       json["hottest"].push_back(
           {{"id", static_cast<int64_t>(place.id)}, {"updates", place.updates}});
     }

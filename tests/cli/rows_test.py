@@ -15,15 +15,24 @@ def record(row, updates, changed):
     return struct.pack("<3f1f2I", row, row + 0.5, -row, 9.0, updates, changed)
 
 
-def write_file(path, records, table="item", end=True):
-    head = json.dumps({"format": 1, "table": table, "width": WIDTH, "moments": 1}).encode()
-    data = b"BDNROWS\n" + struct.pack("<I", len(head)) + head
+def list_of(records, pack, end=True):
+    data = b""
     for first in range(0, len(records), 2):
         piece = records[first : first + 2]
-        body = b"".join(struct.pack("<Q", row) for row, *_ in piece) + b"".join(record(*one) for one in piece)
+        body = b"".join(struct.pack("<Q", row) for row, *_ in piece) + b"".join(pack(*one) for one in piece)
         data += struct.pack("<II", len(piece), zlib.crc32(body)) + body
     total = struct.pack("<Q", len(records))
-    path.write_bytes(data + (struct.pack("<II", 0, zlib.crc32(total)) + total if end else b""))
+    return data + (struct.pack("<II", 0, zlib.crc32(total)) + total if end else b"")
+
+
+def write_file(path, records, table="item", end=True, lists=None, **head):
+    """lists: (ids that were removed, candidates), each (id, count, changed), of a table that has them."""
+    number = 1 if lists is None else 2
+    head = json.dumps({"format": number, "table": table, "width": WIDTH, "moments": 1, **head}).encode()
+    data = b"BDNROWS\n" + struct.pack("<I", len(head)) + head + list_of(records, record, end)
+    for one in lists or ():
+        data += list_of(one, lambda _, count, changed: struct.pack("<2I", count, changed))
+    path.write_bytes(data)
 
 
 @pytest.fixture
@@ -73,6 +82,54 @@ def test_stat_shows_tables_and_their_hottest_rows(real, checkpoint):
     }
     done = real.run("rows", "stat", checkpoint, "item")
     assert "item: 4 rows of 3 elements, 96 bytes" in done.stdout and "7 (4), 4 (3)" in done.stdout
+
+
+@pytest.fixture
+def limited(tmp_path):
+    """Row 4 was removed, and is a candidate; row 9 came again; 5 and 6 were never more than candidates."""
+    write_file(tmp_path / f"{ID}.table0.rank0.rows", [(7, 2, 2), (4, 3, 3)],
+               lists=([(3, 1, 2), (9, 1, 2)], [(5, 1, 3)]), removed_since=1)
+    write_file(tmp_path / f"{NEXT}.table0.rank0.rows", [(8, 1, 5), (9, 1, 5)],
+               lists=([(4, 1, 4), (6, 0, 5)], [(4, 1, 5), (5, 2, 4)]), removed_since=3)
+    saves = [dict(id=ID, index=0, ranks=1, updates=3), dict(id=NEXT, index=0, ranks=1, updates=5)]
+    write_manifest(tmp_path, [dict(item="tables", table="item", width=WIDTH, moments=1, rule="sgd", saves=saves)])
+    return tmp_path
+
+
+def test_an_export_of_changes_tells_the_rows_that_were_removed(real, limited):
+    ids, _, said = export(real, limited, "--since", 3)
+    assert ids.tolist() == [8, 9] and "2 rows of 3 elements" in said and "; 1 were removed" in said
+    removed = np.load(limited / "out" / "removed.npy")
+    assert removed.dtype == np.uint64 and removed.tolist() == [4]
+    ids, _, _ = export(real, limited, "--since", 1)
+    assert ids.tolist() == [7, 8, 9] and np.load(limited / "out" / "removed.npy").tolist() == [3, 4]
+    ids, _, said = export(real, limited)
+    assert ids.tolist() == [7, 8, 9] and "removed" not in said
+    assert sorted(path.name for path in (limited / "out").iterdir()) == ["ids.npy", "rows.npy"]
+
+
+def test_changes_since_before_what_is_known_to_be_removed_are_not_exported(real, limited):
+    write_file(limited / f"{ID}.table0.rank0.rows", [(7, 2, 2)], lists=([], []), removed_since=3)
+    done = real.run("rows", "export", limited, "item", "--out", limited / "out", "--since", 2)
+    assert done.returncode == 1 and not (limited / "out").exists()
+    assert "only what was removed from table 'item' after 3 updates, not after 2: export all rows" in done.stderr
+    export(real, limited, "--since", 3)
+
+
+def test_stat_counts_no_row_that_was_removed(real, limited):
+    (table,) = json.loads(real.run("rows", "stat", limited, "--json").stdout)
+    assert (table["rows"], table["bytes"]) == (3, 3 * 24)
+
+
+@pytest.mark.parametrize("lists, head, text", [
+    (([], []), {}, "'removed_since' is no whole number"),
+    (([],), {"removed_since": 0}, "is cut off"),
+    (([(1, 1, 1)], []), {"removed_since": 0, "format": 3}, "is of format 3; this build reads formats 1 and 2"),
+])
+def test_lists_that_are_not_whole_are_named(real, limited, lists, head, text):
+    write_file(limited / f"{ID}.table0.rank0.rows", [(7, 2, 2)], lists=lists, **head)
+    done = real.run("rows", "stat", limited)
+    assert done.returncode == 1 and text in done.stderr, done.stderr
 
 
 def damaged(path):

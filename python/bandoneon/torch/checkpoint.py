@@ -39,6 +39,7 @@ from .row_checkpoint import (
     owners_of,
     part_of,
     read_table,
+    removed_since,
     tables_of,
     write_table,
 )
@@ -122,6 +123,10 @@ def save(
     if tables and known:
         with all_or_none(worker, what):
             chains = chain_to_go_on(state, max(known, key=_number_of), rows_every)
+            forgotten = _forgotten(worker, tables, chains)
+        # Where a server has forgotten what was removed since the save before, no worker goes on with the chain.
+        if any(_gather(worker, forgotten)):
+            chains = {}
     writes = worker.rank == 0 or layout != "rank0"
     parts = {}
     updates = []  # of each table
@@ -430,6 +435,15 @@ def _load_tables(worker, storage, views, manifest, tables, what):
                     if seen[turn % len(seen)] == worker.rank:
                         with storage.open(name) as file:
                             read_table(file, storage.path(name), table, saves[-1]["updates"])
+
+
+def _forgotten(worker, tables, chains):
+    """Whether servers have forgotten ids, of this worker's part of the buckets, that were removed since the last saves
+    of these chains."""
+    return any(
+        removed_since(table, worker.rank, worker.size) > chains[table.name][-1]["updates"]
+        for table in (tables if chains else [])
+    )
 
 
 def _parts_for(rank, size, saved_size, has_comm):

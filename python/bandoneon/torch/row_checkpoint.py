@@ -8,10 +8,12 @@ from typing import Any
 
 from ..errors import DataLoss, InvalidArgument
 from ..row_files import RecordShape, RowFileWriter, read_row_file
-from ..worker import RowScan, Worker
+from ..worker import LIST_REMOVED, RowScan, Worker
 
 # The manifest's entry of a table has no more saves than that, whatever rows_every= says.
 MOST_SAVES = 1000
+# No record changed after so many updates.
+_NEVER = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -127,21 +129,44 @@ def write_table(file: Any, table: SavedTable, place: int, places: int, since: in
     room = shape.most_records
     ids = (ctypes.c_uint64 * room)()
     records = (ctypes.c_char * (room * shape.record_bytes))()
-    writer = RowFileWriter(file, shape)
+    writer = RowFileWriter(file, shape, removed_since(table, place, places) if layout.is_limited else None)
     updates = 0
+    for which in writer.lists:
+        for bucket in range(place, layout.buckets, places):
+            memory = (ctypes.addressof(ids), ctypes.addressof(records))
+            scan = RowScan(table.number, bucket, since, room, *memory, keep=(ids, records), rows=which)
+            while True:
+                table.worker.wait(table.worker.scan_rows(scan))
+                found = memoryview(records)[: scan.count * shape.listed_bytes(which)]
+                writer.write(memoryview(ids)[: scan.count].cast("B"), found)
+                updates = max(updates, scan.updates)
+                if not scan.cursor:
+                    break
+        writer.end()
+    return updates
+
+
+def removed_since(table: SavedTable, place: int, places: int) -> int:
+    """The updates of the table since which its servers have forgotten no removed id of this worker's part."""
+    layout = table.worker.table_layout(table.number)
+    if not layout.is_limited:
+        return 0
+    number, record = ctypes.c_uint64(), (ctypes.c_char * 8)()
+    since = 0
     for bucket in range(place, layout.buckets, places):
         scan = RowScan(
-            table.number, bucket, since, room, ctypes.addressof(ids), ctypes.addressof(records), keep=(ids, records)
+            table.number,
+            bucket,
+            _NEVER,
+            1,
+            ctypes.addressof(number),
+            ctypes.addressof(record),
+            keep=(number, record),
+            rows=LIST_REMOVED,
         )
-        while True:
-            table.worker.wait(table.worker.scan_rows(scan))
-            found = memoryview(records)[: scan.count * shape.record_bytes]
-            writer.write(memoryview(ids)[: scan.count].cast("B"), found)
-            updates = max(updates, scan.updates)
-            if not scan.cursor:
-                break
-    writer.end()
-    return updates
+        table.worker.wait(table.worker.scan_rows(scan))
+        since = max(since, scan.complete_since)
+    return since
 
 
 def check_fits(table: SavedTable, saved: dict[str, Any], path: str) -> None:
@@ -165,12 +190,12 @@ def clear_table(table: SavedTable, updates: int) -> None:
 def read_table(file: Any, path: str, table: SavedTable, updates: int) -> None:
     """Sets the records of a file, piece by piece."""
     worker = table.worker
-    for ids, records in read_row_file(file, path, table.shape()):
+    for which, ids, records in read_row_file(file, path, table.shape()):
         count = len(ids) // 8
         c_ids = ctypes.create_string_buffer(ids, len(ids))
         c_records = ctypes.create_string_buffer(records, len(records))
         worker.wait(
             worker.set_row_records(
-                table.number, updates, ctypes.addressof(c_ids), count, ctypes.addressof(c_records)
+                table.number, updates, ctypes.addressof(c_ids), count, ctypes.addressof(c_records), rows=which
             )
         )

@@ -168,6 +168,11 @@ class RowOptimizer(RefusesGradScaler, torch.optim.Optimizer):
     rule: what the servers do with the mean of the workers' gradients of a row: "sgd", "adagrad", "rowwise_adagrad",
         "adamw" or "ftrl", with options as docs/rows.md has them. A row that nobody touches in a step stays as it is.
     push, pull: codecs of gradient rows, and of rows.
+    admit: a row is stored, and steps, once so many steps, the last included, had a gradient of it, whoever pushed it;
+        the gradients of the steps before are dropped, and its value is the initial one.
+    max_rows: of each table, how many rows are held at once. evict: which rows make room in a table that is full, "lru",
+        those that were updated longest ago, or "lfu", those that were updated least often; by "none" the step fails.
+    ttl: a row that no step has updated in so many steps of its table is removed. A removed row has its initial value.
     weight: as of Links: what this worker's part counts for in the mean.
 
     A module that was not run, or had no gradient, takes part without rows. A gradient that is not finite leaves the
@@ -183,6 +188,10 @@ class RowOptimizer(RefusesGradScaler, torch.optim.Optimizer):
         *,
         push: str = "none",
         pull: str = "none",
+        admit: int = 1,
+        max_rows: int | None = None,
+        evict: str = "none",
+        ttl: int | None = None,
         weight: Any = None,
         prefix: str = "",
         timeout: float | None = None,
@@ -208,9 +217,12 @@ class RowOptimizer(RefusesGradScaler, torch.optim.Optimizer):
             modules.append(found)
             # torch's optimizers have parameters; the rows are none here, so one stands for each table.
             group["params"] = [host_empty(0).requires_grad_() for _ in found]
-        super().__init__(groups, dict(lr=lr, rule=rule, push=push, pull=pull))
+        declared = dict(rule=rule, push=push, pull=pull, admit=admit, max_rows=max_rows, evict=evict, ttl=ttl)
+        super().__init__(groups, dict(lr=lr, **declared))
+        for number, (group, found) in enumerate(zip(self.param_groups, modules)):
+            _check_limits(number, group, found)
         end_graphs_at_calls()  # Of the modules that it steps.
-        self._rules = [(group["rule"], group["push"], group["pull"]) for group in self.param_groups]
+        self._declared = [{option: group[option] for option in declared} for group in self.param_groups]
         self._declare(modules, prefix)
         self._step_count = StepCount(self._worker)
         self._step_count.follow(self)
@@ -249,6 +261,10 @@ class RowOptimizer(RefusesGradScaler, torch.optim.Optimizer):
                         init_value=0.0 if module._weight is not None else module.init_value,
                         group=number,
                         expect_rows=module.expect_rows,
+                        admit=group["admit"],
+                        max_rows=group["max_rows"] or 0,
+                        evict=group["evict"],
+                        ttl=group["ttl"] or 0,
                     )
                 )
         numbers = self._worker.declare_tables(declared, self._timeout, owner=self._owner)
@@ -366,8 +382,8 @@ class RowOptimizer(RefusesGradScaler, torch.optim.Optimizer):
         """(name, number of the worker, rule, worker) of each table, for save() and load(): between steps."""
         self.settle()
         return [
-            (table.name, table.number, rule, self._worker)
-            for tables, (rule, _, _) in zip(self._tables, self._rules)
+            (table.name, table.number, declared["rule"], self._worker)
+            for tables, declared in zip(self._tables, self._declared)
             for table in tables
         ]
 
@@ -379,10 +395,10 @@ class RowOptimizer(RefusesGradScaler, torch.optim.Optimizer):
                 table.forget()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes lr and whatever else a schedule keeps in the groups; rule and codecs stay as they were declared."""
+        """Takes lr and whatever else a schedule keeps in the groups; what was declared stays, as rule and codecs."""
         super().load_state_dict(state_dict)
-        for group, (rule, push, pull) in zip(self.param_groups, self._rules):
-            group.update(rule=rule, push=push, pull=pull)
+        for group, declared in zip(self.param_groups, self._declared):
+            group.update(declared)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forgets the passes since the last step."""
@@ -399,13 +415,13 @@ class RowOptimizer(RefusesGradScaler, torch.optim.Optimizer):
         self._worker.disown(self._owner)
 
     def _check_rules(self) -> None:
-        for number, (group, known) in enumerate(zip(self.param_groups, self._rules)):
-            now = (group["rule"], group["push"], group["pull"])
-            if now != known:
-                raise InvalidArgument(
-                    f"group {number} was declared with rule, push and pull {known}, and now has {now}: a schedule may "
-                    "change lr alone"
-                )
+        for number, (group, known) in enumerate(zip(self.param_groups, self._declared)):
+            for option, value in known.items():
+                if group[option] != value:
+                    raise InvalidArgument(
+                        f"group {number} was declared with {option}={value!r}, and now has {group[option]!r}: a "
+                        "schedule may change lr alone"
+                    )
             if not float(group["lr"]) >= 0:
                 raise InvalidArgument(f"group {number} has lr={group['lr']!r}, which is not 0 or more")
 
@@ -427,6 +443,32 @@ class RowOptimizer(RefusesGradScaler, torch.optim.Optimizer):
                 raise InvalidArgument(f"wanted= has {key!r}, which is no table: there are {', '.join(sorted(names))}")
             asked[table.name] = _unique(table, ids)
         return asked
+
+
+# (option, least, most) of what may be removed.
+_LIMITS = (("admit", 1, 1 << 20), ("max_rows", 1, 1 << 40), ("ttl", 1, 1 << 31))
+
+
+def _check_limits(number: int, group: Mapping[str, Any], found: Sequence[tuple[str, ServedModule]]) -> None:
+    """InvalidArgument names an option of a group that is wrong, or a module that cannot have it."""
+    for option, least, most in _LIMITS:
+        value = group[option]
+        is_whole = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+        if not is_whole and (value is not None or option == "admit"):
+            raise InvalidArgument(f"group {number}: {option}={value!r} is not a whole number from {least} to {most}")
+    if group["evict"] not in ("none", "lru", "lfu"):
+        raise InvalidArgument(f"group {number}: evict={group['evict']!r} is none of none, lru and lfu")
+    if group["evict"] != "none" and group["max_rows"] is None:
+        raise InvalidArgument(f"group {number}: evict={group['evict']!r} makes room for max_rows=, which is not given")
+    if group["admit"] == 1 and group["max_rows"] is None and group["ttl"] is None:
+        return
+    for name, module in found:
+        if module._weight is not None:
+            raise InvalidArgument(
+                f"table {name!r} begins with rank 0's weights, and a row that is not admitted or was removed has the "
+                "value that init= of its module says: admit=, max_rows= and ttl= are for rows.Embedding, and for what "
+                "serve_tables(rows=None) makes"
+            )
 
 
 def _as_ids(table: _Table, ids: Any) -> torch.Tensor:
