@@ -6,6 +6,10 @@ Each example has 26 hashed ids, some of which raise the odds of a click; popular
 the area under the ROC curve on new examples beside that of one process that trains on the same batches, the bytes
 that each worker sent and got, and a hash of the rows: two runs with one --seed print the same one, on any number of
 servers. With --save DIR it leaves a checkpoint, and says how a program that serves the model gets its rows.
+
+With --tail 0.3 three of ten ids hardly come again, as those of new users and broken links do: they teach nothing, and
+most rows are theirs. --admit 3 holds rows of those ids alone that came in three steps; `bandoneon rows stat DIR` and
+`bandoneon status` count them.
 """
 
 import argparse
@@ -20,6 +24,7 @@ from bandoneon.torch import rows
 TABLES, WIDTH = 26, 8
 HASHED = 2**40  # ids are hashes: of these, few ever come
 VALUES = 2000  # different ones a table
+RARE = 2**20  # different ones of the tail, a table
 
 
 def main():
@@ -30,7 +35,9 @@ def main():
     model = ClickModel(lambda: rows.Embedding(None, WIDTH, init="normal", init_value=0.05, expect_rows=VALUES))
     bdn.broadcast_parameters(model)
     dense = bdn.DistributedOptimizer(torch.optim.Adam(model.parameters(), lr=0.005), model.named_parameters())
-    tables = rows.RowOptimizer(model, rule=options.rule, lr=options.lr, push=options.push, pull=options.pull)
+    tables = rows.RowOptimizer(
+        model, rule=options.rule, lr=options.lr, push=options.push, pull=options.pull, admit=options.admit
+    )
     batches = (examples(options, step, bdn.rank()) for step in range(options.steps))
     for batch, following in rows.look_ahead(batches):
         dense.zero_grad()
@@ -69,10 +76,10 @@ class ClickModel(torch.nn.Module):
 class LocalTables(torch.nn.Module):
     """The same rows in one process: of the ids that come, in the order in which they come."""
 
-    def __init__(self):
+    def __init__(self, values):
         super().__init__()
         self.places = {}
-        self.table = torch.nn.Embedding(VALUES * 4, WIDTH, sparse=True)
+        self.table = torch.nn.Embedding(values, WIDTH, sparse=True)
         torch.nn.init.normal_(self.table.weight, std=0.05)
 
     def forward(self, ids):
@@ -81,7 +88,8 @@ class LocalTables(torch.nn.Module):
 
 def by_one_process(options, workers):
     torch.manual_seed(options.seed)
-    model = ClickModel(LocalTables)
+    tail = int(options.tail * options.batch * (options.steps * workers + 8) * 1.2)
+    model = ClickModel(lambda: LocalTables(VALUES * 4 + tail))
     dense = torch.optim.Adam(model.head.parameters(), lr=0.005)
     tables = torch.optim.Adagrad([table.table.weight for table in model.tables], lr=options.lr)
     for step in range(options.steps):
@@ -97,8 +105,12 @@ def examples(options, step, rank):
     """(ids, clicks): the planted effect of an id is a function of the id alone."""
     generator = torch.Generator().manual_seed(options.seed * 7919 + step * 4099 + rank)
     popular = torch.rand(options.batch, TABLES, generator=generator) ** 3 * VALUES
-    number = (popular.long() + step // 50 * 20) % VALUES  # what is popular drifts
-    ids = hashed(number + VALUES * torch.arange(TABLES))
+    number = (popular.long() + step // 50 * 20) % VALUES + VALUES * torch.arange(TABLES)  # what is popular drifts
+    if options.tail:
+        is_rare = torch.rand(options.batch, TABLES, generator=generator) < options.tail
+        rare = torch.randint(RARE, (options.batch, TABLES), generator=generator) + RARE * torch.arange(1, TABLES + 1)
+        number = torch.where(is_rare, rare, number)
+    ids = hashed(number)
     effect = ((hashed(ids) % 2001).float() / 1000 - 1).mean(dim=1) * 12
     clicks = torch.rand(options.batch, generator=generator) < torch.sigmoid(effect - 1)
     return ids, clicks.float()
@@ -146,6 +158,8 @@ def read_options():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rule", default="adagrad")
     parser.add_argument("--lr", type=float, default=0.05)
+    parser.add_argument("--tail", type=float, default=0.0, help="the share of ids that hardly come again [0]")
+    parser.add_argument("--admit", type=int, default=1, help="hold rows of ids that came in so many steps [1]")
     parser.add_argument("--push", default="none")
     parser.add_argument("--pull", default="none")
     parser.add_argument("--save", metavar="DIR", help="leave a checkpoint in a directory that all workers see")

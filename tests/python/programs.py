@@ -8,6 +8,7 @@ import copy
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import time
@@ -17,7 +18,7 @@ import torch
 import bandoneon
 import bandoneon.torch as bdn
 from bandoneon.torch.app_state import AppState
-from bandoneon.torch import exchange
+from bandoneon.torch import exchange, rows
 from cluster_helpers import BreaksOff, fill, linked, make_batch, make_model, model_hash
 
 STEPS = 50
@@ -894,6 +895,38 @@ def awaited_held_bytes(wanted):
         total = {what: sum(one.get(what, 0) for one in held) for what in purposes}
         if wanted(total) or time.monotonic() > deadline:
             return total
+
+
+def holds_few_rows(directory, checkpoint):
+    """Saves what changed of a table that is full, and what the servers have said of its rows by then."""
+    worker = bdn.init()
+    table = rows.Embedding(None, 4, init="uniform", init_value=0.5)
+    optimizer = rows.RowOptimizer(table, rule="adagrad", lr=0.1, admit=2, max_rows=512, evict="lru", ttl=20)
+    for step in range(1, 41):
+        generator = torch.Generator().manual_seed(1000 * step + worker.rank)
+        ids = (torch.rand(300, generator=generator) ** 2 * 3000).long() + 10 * step
+        table(ids).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if step % 10 == 0:
+            bdn.save(checkpoint, {"tables": optimizer}, rows_every=10)
+            if step == 20 and worker.rank == 0:
+                shutil.copytree(checkpoint, f"{checkpoint}.{step}")
+    worker.barrier("trained")
+    record(directory, worker, awaited_rows(lambda counts: counts["removed"] > 0) if worker.rank == 0 else None)
+    bdn.shutdown()
+
+
+def awaited_rows(wanted):
+    """What servers say of their rows, added up, as soon as it is so, or after half a minute; and what people read."""
+    command = [pathlib.Path(__file__).resolve().parents[2] / "build/release/bin/bandoneon", "status"]
+    deadline = time.monotonic() + 30
+    while True:
+        status = json.loads(subprocess.run([*command, "--json"], check=True, capture_output=True).stdout)
+        found = [node["rows"] for node in status["nodes"] if "rows" in node]
+        total = {what: sum(one[what] for one in found) for what in ("held", "added", "removed", "not_admitted")}
+        if wanted(total) or time.monotonic() > deadline:
+            return total, subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 def pushes_in_place(directory):

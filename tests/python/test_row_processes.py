@@ -1,11 +1,12 @@
 """Tables on real daemons: the example."""
 
+import json
 import re
 import subprocess
 import sys
 
 import numpy as np
-from test_processes import BIN, ROOT
+from test_processes import BIN, ROOT, run_processes
 
 EXAMPLE = ROOT / "examples" / "click_model.py"
 
@@ -28,6 +29,40 @@ def test_the_rows_of_a_checkpoint_are_exported(tmp_path):
     rows = np.load(tmp_path / "served" / "rows.npy", mmap_mode="r")
     assert rows.shape == (len(ids), 8) and len(ids) > 50
     assert (np.diff(ids.astype(np.int64)) > 0).all() and np.isfinite(rows).all()
+
+
+def exported(directory, out, *options):
+    command = [BIN / "bandoneon", "rows", "export", directory, "rows", "--out", out, *options]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return dict(zip(np.load(out / "ids.npy").tolist(), np.load(out / "rows.npy").tolist()))
+
+
+def test_changes_of_a_full_table_make_an_earlier_export_the_present_one(tmp_path):
+    (counts, words), _ = run_processes(tmp_path, "holds_few_rows", tmp_path / "saved")
+    assert 300 < counts["held"] <= 512 and counts["added"] - counts["removed"] == counts["held"]
+    assert counts["removed"] > 100 and counts["not_admitted"] > counts["added"]
+    assert re.search(r"server 0 has \d+ rows of tables: \d+ came, \d+ were removed, and \d+ gradients were of", words)
+    before = exported(tmp_path / "saved.20", tmp_path / "before")
+    changes = exported(tmp_path / "saved", tmp_path / "changes", "--since", 20)
+    removed = np.load(tmp_path / "changes" / "removed.npy").tolist()
+    now = exported(tmp_path / "saved", tmp_path / "now")
+    # Counts come with heartbeats, and may be of some steps before.
+    assert 300 < len(now) <= 512 and not set(removed) & set(now)
+    kept = {row: value for row, value in before.items() if row not in set(removed)}
+    assert 0 < len(kept) < len(before)
+    assert {**kept, **changes} == now
+
+
+def test_an_admission_leaves_out_the_ids_that_hardly_come_again(tmp_path):
+    held = []
+    for admit in (1, 2):
+        directory = tmp_path / str(admit)
+        run("--steps=6", "--batch=64", "--tail=0.3", f"--admit={admit}", "--no-compare", f"--save={directory}")
+        command = [BIN / "bandoneon", "rows", "stat", directory, "--json"]
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=60, check=True)
+        held.append(sum(table["rows"] for table in json.loads(done.stdout)))
+    assert 0 < held[1] < held[0] / 2
 
 
 def test_pagerank_is_that_of_one_process_by_all_cuts():
