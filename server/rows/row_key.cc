@@ -336,12 +336,13 @@ absl::StatusOr<uint8_t> RowKey::StepTables(StageLaps* laps) {
   }
   std::vector<std::optional<RowTable::Stepped>> stepped(sums.size());
   size_t more = 0;
-  uint64_t fresh = 0;
+  uint64_t fresh = 0, candidates = 0;
   for (size_t i = 0; i < sums.size(); ++i) {
     if (!sums[i].has_value()) continue;
     const RowTable& table = state_.tables[i];
     stepped[i] = table.Step(&*sums[i], rate);
     fresh += stepped[i]->added;
+    candidates += stepped[i]->added_candidates;
     more += table.BytesOfNew(stepped[i]->added, stepped[i]->added_candidates);
     if (!stepped[i]->is_finite) {
       return InvalidArgument(
@@ -351,7 +352,9 @@ absl::StatusOr<uint8_t> RowKey::StepTables(StageLaps* laps) {
     }
     BDN_RETURN_IF_ERROR(CheckBound(i, *stepped[i], roster.step()));
   }
-  BDN_RETURN_IF_ERROR(CheckMemory(more, roster.step(), absl::StrFormat("%d new rows", fresh)));
+  std::string news = absl::StrFormat("%d new rows", fresh);
+  if (candidates > 0) absl::StrAppendFormat(&news, " and %d new ids not admitted yet", candidates);
+  BDN_RETURN_IF_ERROR(CheckMemory(more, roster.step(), news));
   for (size_t i = 0; i < stepped.size(); ++i) {
     if (!stepped[i].has_value()) continue;
     shard_.stats.rows_updated += stepped[i]->ids.size();

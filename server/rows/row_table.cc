@@ -23,7 +23,7 @@ constexpr size_t kKeptTenths = 9;
 // Rows that outlived their time are looked for once in so many updates, or once in that time where
 // it is shorter.
 constexpr uint64_t kUpdatesASweep = 1000;
-// So many removed ids are kept at least.
+// So many removed ids are kept before any is forgotten.
 constexpr size_t kRemovedKept = 1024;
 // A candidate takes about so many bytes, its places in the index and in a cell among them.
 constexpr size_t kCandidateBytes = 40;

@@ -595,6 +595,17 @@ TEST_F(RowKeyTest, AFullTableThatEvictsNoneFailsTheRoundAndSaysWhatToSet) {
   EXPECT_EQ(Last(0).header.type, FrameType::kReply);
 }
 
+TEST_F(RowKeyTest, IdsThatAreNotAdmittedCountAgainstTheServersMemory) {
+  MemoryBudget budget(3000);
+  table_ = "table(admit=2)";
+  Start(1, 1, &budget);
+  Push(0, 1, AllOf(0, 90));
+  EXPECT_EQ(ErrorOf(Last(0)).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(Error(0), HasSubstr("step 1: 0 new rows and 90 new ids not admitted yet take"));
+  EXPECT_THAT(Error(0), HasSubstr("hold fewer rows by admit, max_rows or ttl"));
+  EXPECT_EQ(State().tables[0].candidates(), 0u);
+}
+
 TEST_F(RowKeyTest, AnOverflowCountsForTheAgeOfRows) {
   table_ = "table(ttl=2)";
   Start(1);
