@@ -88,7 +88,7 @@ class LocalTables(torch.nn.Module):
 
 def by_one_process(options, workers):
     torch.manual_seed(options.seed)
-    tail = int(options.tail * options.batch * (options.steps * workers + 8) * 1.2)
+    tail = int(options.tail * options.batch * (options.steps * workers + options.test_batches) * 1.2)
     model = ClickModel(lambda: LocalTables(VALUES * 4 + tail))
     dense = torch.optim.Adam(model.head.parameters(), lr=0.005)
     tables = torch.optim.Adagrad([table.table.weight for table in model.tables], lr=options.lr)
@@ -131,13 +131,13 @@ def loss_of(model, batch):
 @torch.no_grad()
 def auc_of(model, options):
     scores, clicks = [], []
-    for step in range(8):
-        ids, clicked = examples(options, options.steps + step, rank=1000)
+    for number in range(options.test_batches):
+        ids, clicked = examples(options, options.steps + number % 8, rank=1000 + number // 8)
         scores.append(model(ids))
         clicks.append(clicked)
     scores, clicks = torch.cat(scores), torch.cat(clicks)
-    ranks = torch.empty(len(scores))
-    ranks[scores.argsort()] = torch.arange(1, len(scores) + 1, dtype=torch.float32)
+    ranks = torch.empty(len(scores), dtype=torch.float64)
+    ranks[scores.argsort()] = torch.arange(1, len(scores) + 1, dtype=torch.float64)
     positive = clicks.sum()
     return float((ranks[clicks > 0].sum() - positive * (positive + 1) / 2) / (positive * (len(scores) - positive)))
 
@@ -155,6 +155,7 @@ def read_options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--test-batches", type=int, default=8, help="batches of new examples under the curve [8]")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rule", default="adagrad")
     parser.add_argument("--lr", type=float, default=0.05)
