@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/cluster/host_and_pid.h"
 #include "common/cluster/listen_address.h"
@@ -75,6 +76,8 @@ absl::StatusOr<ServerOptions> ReadServerOptions(const Config& config) {
   }
   BDN_ASSIGN_OR_RETURN(options.server.stage_clock, ParseStageTimes(config.Text("stage-times")));
   BDN_ASSIGN_OR_RETURN(options.server.recorder, ReadRecorderOptions(config));
+  // The default is chosen by the machine, so a recording could not tell it otherwise.
+  options.server.recorder.settings.emplace_back("shards", absl::StrCat(options.server.num_shards));
   BDN_ASSIGN_OR_RETURN(options.server.quality, ReadQualityOptions(config));
   // An advertised address is reached over another way than the address listened at, which may cross
   // a network, so links are encrypted unless a setting says otherwise.

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <span>
+#include <utility>
 #include <vector>
+
+#include "absl/strings/str_cat.h"
 
 namespace bdn {
 namespace {
@@ -18,17 +21,29 @@ std::vector<NodeId> ByRank(std::span<const NodeInfo> nodes) {
   return ids;
 }
 
+// Adds the settings that say which tensors become which keys. The scheduler alone was given them,
+// and it records nothing.
+RecorderOptions WithKeySettings(RecorderOptions options, const JobConfig& config) {
+  for (const auto& [name, bytes] : {std::pair("partition-bytes", config.partition_bytes),
+                                    std::pair("fusion-bytes", config.fusion_bytes),
+                                    std::pair("min-compress-bytes", config.min_compress_bytes)}) {
+    options.settings.emplace_back(name, absl::StrCat(bytes));
+  }
+  return options;
+}
+
 }  // namespace
 
 std::unique_ptr<Recorder> OpenRecorder(const RecorderOptions& options, const JoinRequest& join,
                                        const JoinResult& joined) {
-  return Recorder::Open(options, {.job = joined.config.job_id,
-                                  .role = RoleName(join.role),
-                                  .host = join.host,
-                                  .rank = joined.rank,
-                                  .node = joined.node,
-                                  .workers = ByRank(joined.membership->workers),
-                                  .servers = ByRank(joined.membership->servers)});
+  return Recorder::Open(WithKeySettings(options, joined.config),
+                        {.job = joined.config.job_id,
+                         .role = RoleName(join.role),
+                         .host = join.host,
+                         .rank = joined.rank,
+                         .node = joined.node,
+                         .workers = ByRank(joined.membership->workers),
+                         .servers = ByRank(joined.membership->servers)});
 }
 
 }  // namespace bdn
