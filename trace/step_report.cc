@@ -254,11 +254,14 @@ void AddExposed(const ExchangeIndex& index, uint32_t worker, int64_t from, int64
 ExposedTime ExposedIn(const ExchangeIndex& index, const Program& program,
                       const ProgramTime::Step& step) {
   ExposedTime exposed;
-  for (const ProgramSpan& span : program.time.spans()) {
-    if (span.begin_ns >= step.end_ns) break;
-    if (span.kind != TraceKind::kWaiting || span.end_ns <= step.begin_ns) continue;
-    AddExposed(index, program.worker, std::max(span.begin_ns, step.begin_ns),
-               std::min(span.end_ns, step.end_ns), &exposed);
+  const std::vector<ProgramSpan>& spans = program.time.spans();
+  auto span = std::partition_point(spans.begin(), spans.end(), [&](const ProgramSpan& one) {
+    return one.end_ns <= step.begin_ns;
+  });
+  for (; span != spans.end() && span->begin_ns < step.end_ns; ++span) {
+    if (span->kind != TraceKind::kWaiting) continue;
+    AddExposed(index, program.worker, std::max(span->begin_ns, step.begin_ns),
+               std::min(span->end_ns, step.end_ns), &exposed);
   }
   return exposed;
 }
@@ -410,28 +413,30 @@ void GiveReasons(const JobTrace& job, const std::vector<Program>& programs, JobR
   }
 }
 
-void FillKinds(JobReport* report) {
+std::vector<JobReport::KindTime> KindsOf(const std::vector<const StepReport*>& chosen) {
   std::map<std::string, std::vector<int64_t>> by_kind;
   std::map<std::string, std::map<uint32_t, double>> by_node;
-  const auto steps = static_cast<double>(std::max<size_t>(report->steps.size(), 1));
-  for (const StepReport& step : report->steps) {
+  const auto steps = static_cast<double>(std::max<size_t>(chosen.size(), 1));
+  for (const StepReport* const step : chosen) {
     std::map<std::string, int64_t> times;
-    for (const PathPiece& piece : step.path) {
+    for (const PathPiece& piece : step->path) {
       const int64_t ns = piece.end_ns - piece.begin_ns;
       times[piece.kind] += ns;
       by_node[piece.kind][piece.node] += static_cast<double>(ns) / steps;
     }
     for (const auto& [kind, ns] : times) by_kind[kind].push_back(ns);
   }
+  std::vector<JobReport::KindTime> kinds;
   for (auto& [kind, values] : by_kind) {
     JobReport::KindTime time{.kind = kind, .mean_by_node = by_node[kind]};
     for (const int64_t ns : values) time.mean_ns += static_cast<double>(ns) / steps;
-    values.resize(report->steps.size(), 0);
+    values.resize(chosen.size(), 0);
     time.median_ns = Median(values);
-    report->kinds.push_back(std::move(time));
+    kinds.push_back(std::move(time));
   }
-  std::stable_sort(report->kinds.begin(), report->kinds.end(),
+  std::stable_sort(kinds.begin(), kinds.end(),
                    [](const auto& a, const auto& b) { return a.mean_ns > b.mean_ns; });
+  return kinds;
 }
 
 }  // namespace
@@ -451,9 +456,20 @@ JobReport ExplainJob(const JobTrace& job) {
   std::vector<int64_t> durations;
   for (const StepReport& step : report.steps) durations.push_back(step.Duration());
   report.median_ns = Median(std::move(durations));
-  FillKinds(&report);
+  std::vector<const StepReport*> all;
+  for (const StepReport& step : report.steps) all.push_back(&step);
+  report.kinds = KindsOf(all);
   GiveReasons(job, programs, &report);
   return report;
+}
+
+std::vector<JobReport::KindTime> KindsOfSteps(const JobReport& report,
+                                              const std::set<uint64_t>& numbers) {
+  std::vector<const StepReport*> chosen;
+  for (const StepReport& step : report.steps) {
+    if (numbers.contains(step.step)) chosen.push_back(&step);
+  }
+  return KindsOf(chosen);
 }
 
 }  // namespace bdn

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -62,6 +63,9 @@ struct JobReport {
 
 // Explains all steps of a job.
 JobReport ExplainJob(const JobTrace& job);
+// Returns what JobReport::kinds is, over those steps of a report whose numbers are given.
+std::vector<JobReport::KindTime> KindsOfSteps(const JobReport& report,
+                                              const std::set<uint64_t>& numbers);
 
 // Return the report for people, and as a JSON object; of `step` alone, if it is given, which must
 // be one of the report's.
