@@ -14,20 +14,27 @@ namespace {
 
 constexpr int kVersion = 1;
 constexpr size_t kMostBytes = 64 << 20;
-constexpr const char* kNames[] = {"push", "pull", "partition-bytes", "max-bytes-in-flight",
-                                  "servers"};
+constexpr const char* kNames[] = {
+    "push", "pull", "servers", "partition-bytes", "fusion-bytes", "max-bytes-in-flight"};
 
 absl::Status Bad(const std::string& why) { return absl::InvalidArgumentError(why); }
 
 }  // namespace
 
-std::string PlanText(const PlanSettings& settings, double recorded_ms, double predicted_ms) {
-  nlohmann::ordered_json json = {{"version", kVersion},
-                                 {"settings", nlohmann::ordered_json::object()},
-                                 {"recorded_step_ms", recorded_ms},
-                                 {"predicted_step_ms", predicted_ms}};
+std::string PlanText(const PlanSettings& settings, const PlanFigures& figures) {
+  nlohmann::ordered_json json = {
+      {"version", kVersion},
+      {"settings", nlohmann::ordered_json::object()},
+      {"recorded_step_ms", figures.recorded_ms},
+      {"predicted_step_ms", figures.predicted_ms},
+      {"interval_ms", {figures.predicted_low_ms, figures.predicted_high_ms}}};
   for (const auto& [name, value] : settings) json["settings"][name] = value;
-  return json.dump(2) + "\n";
+  if (figures.measured_ms) json["measured_step_ms"] = *figures.measured_ms;
+  if (figures.measured_recorded_ms) {
+    json["measured_recorded_step_ms"] = *figures.measured_recorded_ms;
+  }
+  if (!figures.notes.empty()) json["notes"] = figures.notes;
+  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 absl::StatusOr<PlanSettings> ParsePlan(std::string_view text) {

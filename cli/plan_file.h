@@ -1,6 +1,7 @@
 #ifndef BANDONEON_CLI_PLAN_FILE_H_
 #define BANDONEON_CLI_PLAN_FILE_H_
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -14,8 +15,19 @@ namespace bdn::cli {
 // values, as of --set.
 using PlanSettings = std::vector<std::pair<std::string, std::string>>;
 
-// Returns a plan as JSON, with what the replay said of it.
-std::string PlanText(const PlanSettings& settings, double recorded_ms, double predicted_ms);
+// The median step of a plan, in ms.
+struct PlanFigures {
+  double recorded_ms = 0;  // with the recorded settings, replayed
+  double predicted_ms = 0;
+  double predicted_low_ms = 0;
+  double predicted_high_ms = 0;
+  std::optional<double> measured_ms;           // where it was run
+  std::optional<double> measured_recorded_ms;  // of the recorded settings, run beside it
+  std::vector<std::string> notes;              // doubts about the prediction
+};
+
+// Returns a plan as a JSON object.
+std::string PlanText(const PlanSettings& settings, const PlanFigures& figures);
 
 // Reads a plan. InvalidArgument says what is wrong with the text; settings that plans do not have
 // are refused by name.

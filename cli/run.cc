@@ -8,12 +8,14 @@
 #include <cstdlib>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/commands.h"
 #include "cli/guardian.h"
 #include "cli/local_job.h"
 #include "cli/plan_file.h"
 #include "cli/tcp_probe.h"
+#include "replay/replay_settings.h"
 #include "trace/hang_report.h"
 #include "trace/job_trace.h"
 
@@ -143,8 +145,8 @@ absl::Status ReadRemote(const CommandFlags& flags, JobOptions* options) {
   return absl::OkStatus();
 }
 
-// Adds the settings of --plan that nothing else sets. Returns the number of servers that it says,
-// which is 1 otherwise.
+// Adds the settings of --plan that no option sets; they go before the environment. Returns the
+// number of servers that it says, which is 1 otherwise.
 absl::StatusOr<int> AddPlan(const CommandFlags& flags, Variables* settings) {
   if (!flags.Has("plan")) return 1;
   const std::string path = flags.Text("plan");
@@ -156,10 +158,16 @@ absl::StatusOr<int> AddPlan(const CommandFlags& flags, Variables* settings) {
                                                       std::string(plan.status().message())));
   }
   int servers = 1;
+  ReplaySettings checked;
   for (const auto& [name, value] : *plan) {
+    const absl::Status sound = AddReplaySetting(absl::StrCat(name, "=", value), &checked);
+    if (!sound.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s: %s", path, std::string(sound.message())));
+    }
     if (name == "servers") {
-      if (absl::SimpleAtoi(value, &servers) && servers >= 1 && servers <= 4096) continue;
-      return absl::InvalidArgumentError(absl::StrFormat("%s has '%s' servers", path, value));
+      servers = static_cast<int>(*checked.servers);
+      continue;
     }
     const std::string variable = VariableName(name);
     const auto same = [&](const auto& other) { return other.first == variable; };

@@ -11,6 +11,8 @@
 namespace bdn {
 namespace {
 
+constexpr uint64_t kValueBytes = sizeof(float);
+
 // The step at the other end of a link, which does the same to a codec's payload.
 CodecStep OtherEnd(CodecStep step) {
   switch (step) {
@@ -35,6 +37,12 @@ std::string CanonicalOf(const std::string& spec, bool all_uncompressed) {
   if (spec.empty()) return all_uncompressed ? "none" : "";
   const auto codec = ParseCodecSpec(spec);
   return codec.ok() ? codec->spec() : "";
+}
+
+// Returns the most bytes of a payload.
+double MostBytes(const LinkCodec& link, uint64_t value_bytes) {
+  return static_cast<double>(
+      link.codec->MaxEncodedBytes(value_bytes / kValueBytes, DType::kFloat32));
 }
 
 }  // namespace
@@ -92,7 +100,8 @@ absl::Status CodecCosts::AddFile(std::string_view text) {
     const auto codec = ParseCodecSpec(name->get<std::string>());
     if (!codec.ok()) return bad(std::string(codec.status().message()));
     const double elements = rate("elements");
-    Measured measured{.value_bytes = static_cast<uint64_t>(std::clamp(elements, 0.0, 1e12) * 4)};
+    Measured measured{.value_bytes =
+                          static_cast<uint64_t>(std::clamp(elements, 0.0, 1e12)) * kValueBytes};
     for (const auto& [field, to] : {std::pair("encode_gb_s", &measured.encode),
                                     std::pair("encode_ef_gb_s", &measured.encode_feedback),
                                     std::pair("decode_add_gb_s", &measured.decode_add)}) {
@@ -101,6 +110,10 @@ absl::Status CodecCosts::AddFile(std::string_view text) {
       *to = 1 / gb_s;
     }
     if (measured.value_bytes == 0) return bad("it has no elements");
+    const double most = MostBytes(*codec, measured.value_bytes);
+    // Files of older versions lack it.
+    const double encoded = rate("encoded_bytes");
+    if (encoded > 0 && encoded < most) measured.payload_share = encoded / most;
     measured_[codec->codec->spec()].push_back(measured);
   }
   return absl::OkStatus();
@@ -123,7 +136,7 @@ void CodecCosts::AddRecorded(const ReplayModel& model) {
         pairs[{CodecStep::kEncodePush, push}].emplace_back(bytes, costs.encode_ns);
         pairs[{CodecStep::kDecodeReply, pull}].emplace_back(bytes, costs.decode_ns);
         if (costs.answer_ns >= 0) continue;
-        // What the end of the round adds counts for each push alike.
+        // Each push has an equal share of the sum at the end of its round.
         const RoundCosts& round = model.rounds[costs.round];
         const auto share = static_cast<int64_t>(model.workers.size());
         pairs[{CodecStep::kAddPush, push}].emplace_back(
@@ -144,6 +157,43 @@ void CodecCosts::AddRecorded(const ReplayModel& model) {
     const std::string spec = is_uncompressed ? "none" : is_push ? push_spec : pull_spec;
     if (!spec.empty()) recorded_[{step, spec}] = line;
   }
+  AddRecordedBytes(model, push_spec, pull_spec);
+}
+
+void CodecCosts::AddRecordedBytes(const ReplayModel& model, const std::string& push_spec,
+                                  const std::string& pull_spec) {
+  for (const bool is_push : {true, false}) {
+    const std::string& spec = is_push ? push_spec : pull_spec;
+    const auto link = ParseCodecSpec(spec);
+    if (spec.empty() || spec == "none" || !link.ok()) continue;
+    std::map<uint32_t, double> most;  // by key
+    auto& [bytes, of_most] = recorded_bytes_[spec];
+    for (const WorkerModel& worker : model.workers) {
+      for (const StepProgram& step : worker.steps) {
+        for (const ExchangeCosts& costs : step.exchanges) {
+          const uint32_t payload = is_push ? costs.push_bytes : costs.reply_bytes;
+          const uint64_t values = model.keys[costs.key].value_bytes;
+          if (payload == 0 || IsUncompressed(payload, values)) continue;
+          const auto [found, is_new] = most.emplace(costs.key, 0);
+          if (is_new) found->second = MostBytes(*link, values);
+          bytes += payload;
+          of_most += found->second;
+        }
+      }
+    }
+  }
+}
+
+CodecCosts::PayloadShare CodecCosts::PayloadShareOf(const std::string& spec,
+                                                    uint64_t value_bytes) const {
+  const auto recorded = recorded_bytes_.find(spec);
+  if (recorded != recorded_bytes_.end() && recorded->second.second > 0) {
+    return {std::min(1.0, recorded->second.first / recorded->second.second), false};
+  }
+  const auto link = ParseCodecSpec(spec);
+  const Measured* const nearest = link.ok() ? NearestMeasurement(*link, value_bytes) : nullptr;
+  if (nearest == nullptr) return {};
+  return {nearest->payload_share, nearest->payload_share < 1};
 }
 
 std::optional<LinearTime> CodecCosts::RecordedOf(CodecStep step, bool is_uncompressed) const {
@@ -152,23 +202,28 @@ std::optional<LinearTime> CodecCosts::RecordedOf(CodecStep step, bool is_uncompr
   return found->second;
 }
 
-std::optional<double> CodecCosts::MeasuredTime(CodecStep step, const std::string& spec,
-                                               uint64_t value_bytes) const {
-  const auto link = ParseCodecSpec(spec);
-  if (!link.ok()) return std::nullopt;
-  const auto found = measured_.find(link->codec->spec());
-  if (found == measured_.end()) return std::nullopt;
-  // Of the size that is nearest by ratio.
+const CodecCosts::Measured* CodecCosts::NearestMeasurement(const LinkCodec& link,
+                                                           uint64_t value_bytes) const {
+  const auto found = measured_.find(link.codec->spec());
+  if (found == measured_.end()) return nullptr;
   const auto distance = [&](const Measured& one) {
     return std::abs(std::log(static_cast<double>(one.value_bytes)) -
                     std::log(static_cast<double>(std::max<uint64_t>(value_bytes, 1))));
   };
-  const Measured& nearest = *std::min_element(
+  return &*std::min_element(
       found->second.begin(), found->second.end(),
       [&](const Measured& a, const Measured& b) { return distance(a) < distance(b); });
+}
+
+std::optional<double> CodecCosts::MeasuredTime(CodecStep step, const std::string& spec,
+                                               uint64_t value_bytes) const {
+  const auto link = ParseCodecSpec(spec);
+  if (!link.ok()) return std::nullopt;
+  const Measured* const nearest = NearestMeasurement(*link, value_bytes);
+  if (nearest == nullptr) return std::nullopt;
   const double encode =
-      link->error_feedback || link->delta ? nearest.encode_feedback : nearest.encode;
-  return static_cast<double>(value_bytes) * (Encodes(step) ? encode : nearest.decode_add);
+      link->error_feedback || link->delta ? nearest->encode_feedback : nearest->encode;
+  return static_cast<double>(value_bytes) * (Encodes(step) ? encode : nearest->decode_add);
 }
 
 absl::StatusOr<double> CodecCosts::TimeOf(CodecStep step, const std::string& spec,

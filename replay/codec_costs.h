@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "compressors/codec_spec.h"
 #include "replay/replay_model.h"
 
 namespace bdn {
@@ -46,6 +47,14 @@ class CodecCosts {
   // NotFound names the command that measures it.
   absl::StatusOr<double> TimeOf(CodecStep step, const std::string& spec,
                                 uint64_t value_bytes) const;
+  // Returns the bytes of a payload for so many bytes of values, by a canonical spec other than
+  // `none`, as a share of the most that its codec may need: as recorded, else as on the data of the
+  // measurement, else 1.
+  struct PayloadShare {
+    double share = 1;
+    bool is_of_measurement = false;
+  };
+  PayloadShare PayloadShareOf(const std::string& spec, uint64_t value_bytes) const;
   // Returns the recorded line of a step of the job, by whether the key went uncompressed.
   std::optional<LinearTime> RecordedOf(CodecStep step, bool is_uncompressed) const;
 
@@ -56,13 +65,20 @@ class CodecCosts {
     double encode = 0;
     double encode_feedback = 0;
     double decode_add = 0;
+    double payload_share = 1;
   };
+  void AddRecordedBytes(const ReplayModel& model, const std::string& push_spec,
+                        const std::string& pull_spec);
+  // Returns the measurement of the spec's codec whose size is nearest by ratio; null without one.
+  const Measured* NearestMeasurement(const LinkCodec& link, uint64_t value_bytes) const;
   std::optional<double> MeasuredTime(CodecStep step, const std::string& spec,
                                      uint64_t value_bytes) const;
 
   std::map<std::string, std::vector<Measured>> measured_;  // by the codec's canonical spec
   std::map<std::pair<CodecStep, std::string>, LinearTime> recorded_;  // by the link's spec
   std::map<std::pair<CodecStep, bool>, LinearTime> of_job_;
+  // By the link's spec: the bytes of all its recorded payloads, and the most that they might have.
+  std::map<std::string, std::pair<double, double>> recorded_bytes_;
 };
 
 // Returns whether a key's payloads had as many bytes as its values, as `none` makes them.

@@ -17,9 +17,10 @@ constexpr double kLeastGain = 0.005;
 
 constexpr const char* kPartitions[] = {"128KiB", "256KiB", "512KiB", "1MiB",
                                        "2MiB",   "4MiB",   "8MiB",   "16MiB"};
+constexpr const char* kFusion[] = {"256KiB", "1MiB", "4MiB", "16MiB"};
 constexpr const char* kInFlight[] = {"1MiB", "4MiB", "16MiB", "64MiB"};
 
-// Values by setting; what has none stays as it was recorded.
+// Values by setting. A setting without one stays as it was recorded.
 using Choice = std::map<std::string, std::string>;
 
 absl::StatusOr<ReplaySettings> SettingsOf(const Choice& choice) {
@@ -35,6 +36,8 @@ class Search {
   Search(const Replayer& replayer, const PlanSpace& space) : replayer_(replayer) {
     axes_.emplace_back("partition-bytes",
                        std::vector<std::string>(std::begin(kPartitions), std::end(kPartitions)));
+    axes_.emplace_back("fusion-bytes",
+                       std::vector<std::string>(std::begin(kFusion), std::end(kFusion)));
     axes_.emplace_back("max-bytes-in-flight",
                        std::vector<std::string>(std::begin(kInFlight), std::end(kInFlight)));
     std::vector<std::string> servers;
@@ -47,7 +50,6 @@ class Search {
   absl::StatusOr<PlanSearch> Run() {
     Choice now;
     BDN_ASSIGN_OR_RETURN(int64_t best, TimeOf(now));
-    const int64_t recorded = best;
     for (int pass = 0; pass < kMostPasses; ++pass) {
       const Choice before = now;
       for (const auto& [name, values] : axes_) {
@@ -55,7 +57,12 @@ class Search {
         for (const std::string& value : values) {
           Choice tried = now;
           tried[name] = value;
-          BDN_ASSIGN_OR_RETURN(const int64_t ns, TimeOf(tried));
+          const absl::StatusOr<int64_t> tried_ns = TimeOf(tried);
+          if (absl::IsUnimplemented(tried_ns.status())) {
+            unknown_.try_emplace(name, tried_ns.status().message());
+            continue;
+          }
+          BDN_ASSIGN_OR_RETURN(const int64_t ns, tried_ns);
           if (static_cast<double>(ns) >= static_cast<double>(best) * (1 - kLeastGain)) continue;
           best = ns;
           next = std::move(tried);
@@ -64,42 +71,44 @@ class Search {
       }
       if (now == before) break;
     }
-    return Best(recorded);
+    return Best();
   }
 
  private:
   absl::StatusOr<int64_t> TimeOf(const Choice& choice) {
     const auto known = times_.find(choice);
-    if (known != times_.end()) return known->second;
+    if (known != times_.end()) return known->second.median_ns;
     BDN_ASSIGN_OR_RETURN(const ReplaySettings settings, SettingsOf(choice));
-    BDN_ASSIGN_OR_RETURN(const int64_t ns, replayer_.MedianStepNs(settings));
-    times_[choice] = ns;
-    return ns;
+    BDN_ASSIGN_OR_RETURN(times_[choice], replayer_.Predict(settings));
+    return times_[choice].median_ns;
   }
 
-  absl::StatusOr<PlanSearch> Best(int64_t recorded) const {
-    PlanSearch search{.recorded_ns = recorded, .replays = times_.size()};
+  absl::StatusOr<PlanSearch> Best() const {
+    PlanSearch search{.recorded = times_.at(Choice()), .replays = times_.size()};
+    const double most = static_cast<double>(search.recorded.median_ns) * (1 - kLeastGain);
     std::vector<std::pair<int64_t, const Choice*>> order;
-    for (const auto& [choice, ns] : times_) {
-      if (static_cast<double>(ns) < static_cast<double>(recorded) * (1 - kLeastGain)) {
-        order.emplace_back(ns, &choice);
-      }
+    for (const auto& [choice, step] : times_) {
+      if (static_cast<double>(step.median_ns) < most) order.emplace_back(step.median_ns, &choice);
     }
-    // Of equal ones that with the fewest changes.
+    // Among equal plans the one with the fewest changes comes first.
     std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
       return std::pair(a.first, a.second->size()) < std::pair(b.first, b.second->size());
     });
     for (const auto& [ns, choice] : order) {
       if (search.plans.size() == kMostPlans) break;
       BDN_ASSIGN_OR_RETURN(ReplaySettings settings, SettingsOf(*choice));
-      search.plans.push_back({std::move(settings), ns});
+      search.plans.push_back({std::move(settings), times_.at(*choice)});
+    }
+    for (const auto& [name, why] : unknown_) {
+      search.notes.push_back(absl::StrCat("not all values of ", name, " were tried: ", why));
     }
     return search;
   }
 
   const Replayer& replayer_;
   std::vector<std::pair<std::string, std::vector<std::string>>> axes_;
-  std::map<Choice, int64_t> times_;
+  std::map<Choice, StepPrediction> times_;
+  std::map<std::string, std::string> unknown_;  // by setting: why a value could not be tried
 };
 
 }  // namespace

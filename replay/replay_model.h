@@ -2,6 +2,8 @@
 #define BANDONEON_REPLAY_REPLAY_MODEL_H_
 
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -9,8 +11,8 @@
 #include "common/base/ids.h"
 #include "trace/job_trace.h"
 
-// What a recording says about a job apart from its waiting: what each operation cost, and what the
-// program did between its waits. A replay finds out anew who waits for what, and how long.
+// The model of a recorded job: the cost of each operation, and the program between its waits. A
+// replay finds out anew who waits for what, and how long.
 
 namespace bdn {
 
@@ -77,16 +79,23 @@ struct WorkerModel {
   std::string name;
   Rank rank = 0;
   uint32_t node = 0;     // its index in the recording's JobTrace::nodes
+  std::string host;      // the name of its machine
   double link_rate = 0;  // bytes a second each way; 0: no limit
   uint32_t threads = 2;  // that encode and decode
   uint64_t max_bytes_in_flight = 0;
   int64_t begin_ns = 0;            // when its first step begins, behind the first worker's
   std::vector<StepProgram> steps;  // as ReplayModel::step_numbers
+  // Those of a worker that was made of a recorded one, which has them in common with others. Then
+  // `steps` is empty.
+  std::shared_ptr<const std::vector<StepProgram>> shared_steps;
+
+  const std::vector<StepProgram>& Steps() const { return shared_steps ? *shared_steps : steps; }
 };
 
 struct ServerModel {
   std::string name;
   uint32_t node = 0;
+  std::string host;
   double link_rate = 0;
   uint32_t shards = 1;
   uint64_t max_bytes_in_flight = 0;
@@ -107,15 +116,18 @@ struct ReplayModel {
   std::vector<KeyModel> keys;
   std::vector<RoundCosts> rounds;
   std::vector<uint64_t> step_numbers;
+  // The processors of each machine that were idle, a mean; machines without samples are missing.
+  std::map<std::string, double> idle_processors;
   bool has_marks = false;      // else it is of exchanges alone
   bool has_link_rate = false;  // the setting link said the rate; else it is estimated
   // Texts of settings of the recorded job; empty where it had the default.
   std::string push_spec;
   std::string pull_spec;
+  // How tensors became keys. Older recordings do not say it, and have the defaults here.
   uint64_t partition_bytes = 0;
   uint64_t fusion_bytes = 0;
   uint64_t min_compress_bytes = 0;
-  // What is missing or doubtful, as sentences.
+  // Sentences about what is missing or doubtful.
   std::vector<std::string> warnings;
 
   uint64_t CountExchanges() const;

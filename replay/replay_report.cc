@@ -4,6 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -25,8 +26,10 @@ using Json = nlohmann::ordered_json;
 constexpr uint64_t kMostKept = 1'500'000;
 // A run-queue wait above this share makes a machine busy.
 constexpr double kBusyShare = 0.05;
-// What a prediction is allowed beside the errors that are known, as shares: of the recorded
-// settings, and of others, whose costs are not those recorded.
+// A share of its processors' time above which it is busy, too.
+constexpr double kBusyMachine = 0.9;
+// The allowances of a prediction beside the errors that are known, as shares: for the recorded
+// settings, and for others, whose costs are not those recorded.
 constexpr double kSameAllowance = 0.02;
 constexpr double kChangedAllowance = 0.05;
 
@@ -50,45 +53,63 @@ StepTimes TimesOf(std::vector<uint64_t> numbers, std::vector<int64_t> durations)
   return times;
 }
 
-// Returns the times of those steps of a report that are to be compared: without the first one,
-// before which other things happened, if there are enough.
-StepTimes TimesOf(const JobReport& report, const std::vector<uint64_t>& wanted) {
-  const std::set<uint64_t> chosen(wanted.begin() + (wanted.size() > 2 ? 1 : 0), wanted.end());
-  std::vector<uint64_t> numbers;
-  std::vector<int64_t> durations;
+// Returns the numbers of the steps that are compared: without the first one, before which other
+// things happened, if there are enough.
+std::set<uint64_t> ComparedSteps(const std::vector<uint64_t>& numbers) {
+  return {numbers.begin() + (numbers.size() > 2 ? 1 : 0), numbers.end()};
+}
+
+// Returns the mean time in which a program waits for exchanges in one of these steps; -1 without
+// marks.
+double ExposedOf(const JobReport& report, const std::set<uint64_t>& chosen) {
   double exposed = 0;
   size_t programs = 0;
   for (const StepReport& step : report.steps) {
     if (!chosen.contains(step.step)) continue;
-    numbers.push_back(step.step);
-    durations.push_back(step.Duration());
     for (const auto& [node, time] : step.exposed) {
       exposed += static_cast<double>(time.Total());
       ++programs;
     }
   }
+  return programs > 0 ? exposed / static_cast<double>(programs) : -1;
+}
+
+StepTimes TimesOf(const JobReport& report, const std::set<uint64_t>& chosen) {
+  std::vector<uint64_t> numbers;
+  std::vector<int64_t> durations;
+  for (const StepReport& step : report.steps) {
+    if (!chosen.contains(step.step)) continue;
+    numbers.push_back(step.step);
+    durations.push_back(step.Duration());
+  }
   StepTimes times = TimesOf(std::move(numbers), std::move(durations));
-  if (programs > 0) times.exposed_ns = exposed / static_cast<double>(programs);
+  times.exposed_ns = ExposedOf(report, chosen);
   return times;
 }
 
-// The same of a replay that was not kept whole.
+// Returns the steps of a replay as ExplainJob has them in a recording, without exposed_ns: with
+// marks from the end of a step to that of the next one at the worker that ends it last, without
+// them from the first exchange of a step to the end of its last one.
 StepTimes TimesOf(const ReplayModel& model, const ReplayResult& result) {
+  const std::set<uint64_t> chosen = ComparedSteps(model.step_numbers);
   std::vector<uint64_t> numbers;
   std::vector<int64_t> durations;
   int64_t before = 0;
   for (size_t step = 0; step < model.step_numbers.size(); ++step) {
-    int64_t end = 0;
-    for (const auto& ends : result.step_ends) end = std::max(end, ends[step]);
-    // Without marks a program's step ends when it has begun all exchanges.
-    if (!model.has_marks) {
-      end = result.end_ns * static_cast<int64_t>(step + 1) / std::ssize(model.step_numbers);
+    const ExchangeSpan& span = result.exchange_spans[step];
+    int64_t begin = before;
+    int64_t end = std::max(before, span.end);
+    if (model.has_marks) {
+      end = 0;
+      for (const auto& ends : result.step_ends) end = std::max(end, ends[step]);
+    } else {
+      begin = std::min(span.begin, end);
     }
-    if (step > 0 || model.step_numbers.size() <= 2) {
+    if (chosen.contains(model.step_numbers[step])) {
       numbers.push_back(model.step_numbers[step]);
-      durations.push_back(end - before);
+      durations.push_back(end - begin);
     }
-    before = end;
+    before = model.has_marks ? end : 0;
   }
   return TimesOf(std::move(numbers), std::move(durations));
 }
@@ -103,7 +124,7 @@ Busyness BusynessOf(const JobTrace& job, const ReplayModel& model) {
       queued += static_cast<double>(step.queued_ns);
     }
   }
-  if (wall > 0) busyness.queued_share = queued / wall;
+  if (wall > 0 && model.has_marks) busyness.queued_share = queued / wall;
   struct Sums {
     double busy = 0, idle = 0, runnable = 0, samples = 0;
     int64_t cores = 0;
@@ -139,14 +160,11 @@ struct Played {
 absl::StatusOr<Played> Play(const JobTrace& job, const ReplayModel& model) {
   const bool keep = model.CountExchanges() <= kMostKept;
   BDN_ASSIGN_OR_RETURN(const ReplayResult result, Simulate(model, keep));
-  Played played{.events = result.events};
-  if (!keep) {
-    played.times = TimesOf(model, result);
-    return played;
-  }
+  Played played{.times = TimesOf(model, result), .events = result.events};
+  if (!keep) return played;
   BDN_ASSIGN_OR_RETURN(played.trace, ReplayTrace(job, model, result));
   played.report = ExplainJob(*played.trace);
-  played.times = TimesOf(played.report, model.step_numbers);
+  played.times.exposed_ns = ExposedOf(played.report, ComparedSteps(model.step_numbers));
   return played;
 }
 
@@ -164,47 +182,48 @@ double ShareOf(int64_t ns, int64_t of) {
   return of > 0 ? static_cast<double>(ns - of) / static_cast<double>(of) : 0;
 }
 
-void Compare(ReplayReport* report) {
-  report->same_error = ShareOf(report->same.median_ns, report->recorded.median_ns);
+// Returns the median error of the single steps.
+double StepErrorOf(const StepTimes& same, const StepTimes& all_recorded) {
   std::map<uint64_t, int64_t> recorded;
-  for (size_t i = 0; i < report->recorded.numbers.size(); ++i) {
-    recorded[report->recorded.numbers[i]] = report->recorded.durations_ns[i];
+  for (size_t i = 0; i < all_recorded.numbers.size(); ++i) {
+    recorded[all_recorded.numbers[i]] = all_recorded.durations_ns[i];
   }
   std::vector<double> errors;
-  for (size_t i = 0; i < report->same.numbers.size(); ++i) {
-    const auto found = recorded.find(report->same.numbers[i]);
+  for (size_t i = 0; i < same.numbers.size(); ++i) {
+    const auto found = recorded.find(same.numbers[i]);
     if (found == recorded.end()) continue;
-    errors.push_back(std::abs(ShareOf(report->same.durations_ns[i], found->second)));
+    errors.push_back(std::abs(ShareOf(same.durations_ns[i], found->second)));
   }
-  if (errors.empty()) return;
+  if (errors.empty()) return 0;
   const auto middle = errors.begin() + std::ssize(errors) / 2;
   std::nth_element(errors.begin(), middle, errors.end());
-  report->same_step_error = *middle;
+  return *middle;
 }
 
-void FillInterval(ReplayReport* report) {
-  const double allowance =
-      std::abs(report->same_error) + 2 * MedianError(report->recorded) +
-      (report->is_changed ? kChangedAllowance + report->busyness.queued_share : kSameAllowance);
-  const auto median = static_cast<double>(report->predicted.median_ns);
-  report->low_ns = static_cast<int64_t>(median * std::max(0.0, 1 - allowance));
-  report->high_ns = static_cast<int64_t>(median * (1 + allowance));
+std::pair<int64_t, int64_t> IntervalOf(int64_t median_ns, double allowance) {
+  const auto median = static_cast<double>(median_ns);
+  return {static_cast<int64_t>(median * std::max(0.0, 1 - allowance)),
+          static_cast<int64_t>(median * (1 + allowance))};
 }
 
 std::string BusyText(const Busyness& busyness) {
-  std::string text =
-      absl::StrFormat("The programs were ready to run and did not for %.1f %% of their steps",
-                      100 * busyness.queued_share);
-  for (const auto& [host, machine] : busyness.machines) {
-    absl::StrAppendFormat(&text,
-                          "; %s (%d processors) was busy for %.0f %%, with %.1f runnable "
-                          "threads in the mean",
-                          host, machine.cores, 100 * machine.busy_share, machine.runnable);
+  std::vector<std::string> parts;
+  bool is_busy = busyness.queued_share.value_or(0) > kBusyShare;
+  if (busyness.queued_share) {
+    parts.push_back(
+        absl::StrFormat("The programs were ready to run and did not for %.1f %% of their steps",
+                        100 * *busyness.queued_share));
   }
-  text += ".\n";
-  if (busyness.queued_share > kBusyShare) {
-    text +=
-        "That machine was busy: a prediction holds where it is as busy again, and is less sure.\n";
+  for (const auto& [host, machine] : busyness.machines) {
+    is_busy = is_busy || machine.busy_share > kBusyMachine;
+    parts.push_back(absl::StrFormat(
+        "%s (%d processors) was busy for %.0f %%, with %.1f runnable threads in the mean", host,
+        machine.cores, 100 * machine.busy_share, machine.runnable));
+  }
+  if (parts.empty()) return "The recording does not say how busy the machines were.\n";
+  std::string text = absl::StrJoin(parts, "; ") + ".\n";
+  if (is_busy) {
+    text += "A machine was busy: a prediction holds where it is as busy again, and is less sure.\n";
   }
   return text;
 }
@@ -240,7 +259,17 @@ std::string PathText(const ReplayReport& report) {
                     absl::StrFormat("%.2f", Ms(mean_of(report.recorded_path, kind.kind))),
                     absl::StrFormat("%.2f", Ms(kind.mean_ns)), where});
   }
-  return "The critical path of a step, means over all steps:\n" + TextTable(rows);
+  return "The critical path of a step, means over these steps:\n" + TextTable(rows);
+}
+
+uint64_t CountKeys(const ReplayModel& model) {
+  std::set<uint32_t> keys;
+  for (const WorkerModel& worker : model.workers) {
+    for (const StepProgram& step : worker.Steps()) {
+      for (const ExchangeCosts& costs : step.exchanges) keys.insert(costs.key);
+    }
+  }
+  return keys.size();
 }
 
 // Returns the payloads' and headers' bytes of a step, all workers together: a mean.
@@ -248,7 +277,7 @@ Json BytesJson(const ReplayModel& model) {
   double pushed = 0;
   double pulled = 0;
   for (const WorkerModel& worker : model.workers) {
-    for (const StepProgram& step : worker.steps) {
+    for (const StepProgram& step : worker.Steps()) {
       for (const ExchangeCosts& costs : step.exchanges) {
         pushed += kHeaderBytes + costs.push_bytes;
         pulled += kHeaderBytes + costs.reply_bytes;
@@ -279,35 +308,62 @@ absl::StatusOr<Replayer> Replayer::Make(const JobTrace& job, std::string_view co
   BDN_ASSIGN_OR_RETURN(replayer.model_, MakeReplayModel(job));
   replayer.costs_.AddRecorded(replayer.model_);
   BDN_RETURN_IF_ERROR(replayer.costs_.AddFile(costs));
+  replayer.busyness_ = BusynessOf(job, replayer.model_);
+  for (const auto& [host, machine] : replayer.busyness_.machines) {
+    replayer.model_.idle_processors[host] =
+        static_cast<double>(machine.cores) * (1 - machine.busy_share);
+  }
+  const JobReport recorded = ExplainJob(job);
+  const std::set<uint64_t> chosen = ComparedSteps(replayer.model_.step_numbers);
+  replayer.recorded_ = TimesOf(recorded, chosen);
+  replayer.recorded_path_ = KindsOfSteps(recorded, chosen);
+  if (replayer.recorded_.median_ns <= 0) {
+    return NotFound("the recorded steps have no length, so there is nothing to compare with");
+  }
+  BDN_ASSIGN_OR_RETURN(const ReplayResult same, Simulate(replayer.model_, false));
+  replayer.same_ = TimesOf(replayer.model_, same);
   return replayer;
 }
 
-absl::StatusOr<int64_t> Replayer::MedianStepNs(const ReplaySettings& settings) const {
+double Replayer::Allowance(bool is_changed) const {
+  return std::abs(ShareOf(same_.median_ns, recorded_.median_ns)) + 2 * MedianError(recorded_) +
+         (is_changed ? kChangedAllowance + busyness_.queued_share.value_or(0) : kSameAllowance);
+}
+
+absl::StatusOr<StepPrediction> Replayer::Predict(const ReplaySettings& settings) const {
   BDN_ASSIGN_OR_RETURN(const ReplayModel model, WithSettings(model_, settings, costs_));
-  BDN_ASSIGN_OR_RETURN(const Played played, Play(*job_, model));
-  return played.times.median_ns;
+  BDN_ASSIGN_OR_RETURN(const ReplayResult result, Simulate(model, false));
+  StepPrediction prediction{.median_ns = TimesOf(model, result).median_ns};
+  std::tie(prediction.low_ns, prediction.high_ns) =
+      IntervalOf(prediction.median_ns, Allowance(!settings.IsEmpty()));
+  prediction.warnings.assign(model.warnings.begin() + std::ssize(model_.warnings),
+                             model.warnings.end());
+  return prediction;
 }
 
 absl::StatusOr<ReplayReport> Replayer::Report(const ReplaySettings& settings) const {
-  ReplayReport report{.settings = settings.texts, .is_changed = !settings.IsEmpty()};
+  ReplayReport report{.settings = settings.texts,
+                      .busyness = busyness_,
+                      .recorded = recorded_,
+                      .is_changed = !settings.IsEmpty(),
+                      .recorded_path = recorded_path_};
   BDN_ASSIGN_OR_RETURN(report.model, WithSettings(model_, settings, costs_));
-  report.busyness = BusynessOf(*job_, model_);
-  const JobReport recorded = ExplainJob(*job_);
-  report.recorded = TimesOf(recorded, model_.step_numbers);
-  report.recorded_path = recorded.kinds;
   BDN_ASSIGN_OR_RETURN(Played same, Play(*job_, model_));
   report.same = std::move(same.times);
-  Compare(&report);
+  report.same_error = ShareOf(report.same.median_ns, report.recorded.median_ns);
+  report.same_step_error = StepErrorOf(report.same, report.recorded);
   Played played;
   if (report.is_changed) {
+    same = Played();  // its memory is needed
     BDN_ASSIGN_OR_RETURN(played, Play(*job_, report.model));
     report.predicted = std::move(played.times);
   } else {
     played = std::move(same);
     report.predicted = report.same;
   }
-  FillInterval(&report);
-  report.path = std::move(played.report.kinds);
+  std::tie(report.low_ns, report.high_ns) =
+      IntervalOf(report.predicted.median_ns, Allowance(report.is_changed));
+  report.path = KindsOfSteps(played.report, ComparedSteps(report.model.step_numbers));
   report.trace = std::move(played.trace);
   report.events = played.events;
   if (report.trace) {
@@ -318,6 +374,11 @@ absl::StatusOr<ReplayReport> Replayer::Report(const ReplaySettings& settings) co
   report.warnings = job_->warnings;
   for (const std::string& warning : report.model.warnings) report.warnings.push_back(warning);
   return report;
+}
+
+absl::StatusOr<StepTimes> MeasuredSteps(const JobTrace& job) {
+  BDN_ASSIGN_OR_RETURN(const ReplayModel model, MakeReplayModel(job));
+  return TimesOf(ExplainJob(job), ComparedSteps(model.step_numbers));
 }
 
 std::string ReplayText(const ReplayReport& report) {
@@ -345,7 +406,7 @@ std::string ReplayText(const ReplayReport& report) {
                         100 * report.same_error, 100 * report.same_step_error);
   if (report.is_changed) {
     absl::StrAppendFormat(
-        &text, "With %s: %.2f ms a step, %.2f to %.2f ms, %.2f times as fast.\n",
+        &text, "With %s: %.2f ms a step, %.2f to %.2f ms, %.3g times as fast.\n",
         absl::StrJoin(report.settings, ", "), Ms(report.predicted.median_ns), Ms(report.low_ns),
         Ms(report.high_ns),
         static_cast<double>(report.same.median_ns) /
@@ -362,22 +423,24 @@ std::string ReplayJson(const ReplayReport& report) {
                       {"runnable", machine.runnable},
                       {"processors", machine.cores}};
   }
-  Json json = {{"settings", report.settings},
-               {"workers", report.model.workers.size()},
-               {"servers", report.model.servers.size()},
-               {"marks", report.model.has_marks},
-               {"warnings", report.warnings},
-               {"queued_share", report.busyness.queued_share},
-               {"step_bytes", BytesJson(report.model)},
-               {"machines", std::move(machines)},
-               {"recorded", TimesJson(report.recorded)},
-               {"replayed", TimesJson(report.same)},
-               {"median_error", report.same_error},
-               {"step_error", report.same_step_error},
-               {"predicted", TimesJson(report.predicted)},
-               {"interval_ms", {Ms(report.low_ns), Ms(report.high_ns)}},
-               {"events", report.events},
-               {"critical_path", Json::array()}};
+  Json json = {
+      {"settings", report.settings},
+      {"workers", report.model.workers.size()},
+      {"servers", report.model.servers.size()},
+      {"keys", CountKeys(report.model)},
+      {"marks", report.model.has_marks},
+      {"warnings", report.warnings},
+      {"queued_share", report.busyness.queued_share ? Json(*report.busyness.queued_share) : Json()},
+      {"step_bytes", BytesJson(report.model)},
+      {"machines", std::move(machines)},
+      {"recorded", TimesJson(report.recorded)},
+      {"replayed", TimesJson(report.same)},
+      {"median_error", report.same_error},
+      {"step_error", report.same_step_error},
+      {"predicted", TimesJson(report.predicted)},
+      {"interval_ms", {Ms(report.low_ns), Ms(report.high_ns)}},
+      {"events", report.events},
+      {"critical_path", Json::array()}};
   for (const auto& kind : report.path) {
     Json by_node = Json::object();
     for (const auto& [node, ns] : kind.mean_by_node) by_node[report.node_names[node]] = Ms(ns);

@@ -31,8 +31,9 @@ struct StepTimes {
 
 // The load of the machines while the job was recorded.
 struct Busyness {
-  // The share of the steps' time in which programs were ready to run and did not.
-  double queued_share = 0;
+  // The share of the steps' time in which programs were ready to run and did not; nothing without
+  // marks.
+  std::optional<double> queued_share;
   struct Machine {
     double busy_share = 0;  // of all processors, by everybody
     double runnable = 0;    // processes and threads that ran or could have, a mean
@@ -61,26 +62,48 @@ struct ReplayReport {
   std::optional<JobTrace> trace;  // the prediction as a recording
 };
 
+// A step with some settings, as predicted.
+struct StepPrediction {
+  int64_t median_ns = 0;
+  int64_t low_ns = 0;  // the interval of the median
+  int64_t high_ns = 0;
+  std::vector<std::string> warnings;  // doubts about it, as sentences
+};
+
 // A recording, ready to be replayed with this and that. Immutable, and so thread-safe.
 class Replayer {
  public:
-  // `job` outlives it. `costs` has lines of `bandoneon bench codecs --json`, or nothing.
+  // Replays the recorded settings, too, to know how far that is off. `job` outlives it. `costs` has
+  // lines of `bandoneon bench codecs --json`, or nothing.
   static absl::StatusOr<Replayer> Make(const JobTrace& job, std::string_view costs);
 
   // Replays the job as it was and, where any are given, with settings.
   absl::StatusOr<ReplayReport> Report(const ReplaySettings& settings) const;
-  // Returns the median step with settings, by which plans are compared.
-  absl::StatusOr<int64_t> MedianStepNs(const ReplaySettings& settings) const;
+  // Returns the median step with settings alone, by which plans are compared.
+  absl::StatusOr<StepPrediction> Predict(const ReplaySettings& settings) const;
 
   const ReplayModel& model() const { return model_; }
+  // Returns the recorded steps that are replayed.
+  const StepTimes& recorded() const { return recorded_; }
 
  private:
   explicit Replayer(const JobTrace& job) : job_(&job) {}
 
+  // Returns the allowance of a prediction's interval, as a share of the median.
+  double Allowance(bool is_changed) const;
+
   const JobTrace* job_;
   ReplayModel model_;
   CodecCosts costs_;
+  Busyness busyness_;
+  StepTimes recorded_;
+  std::vector<JobReport::KindTime> recorded_path_;
+  StepTimes same_;  // the recorded settings, replayed; without exposed_ns
 };
+
+// Returns the times of a recording's whole steps: what a job was measured to take. Errors are those
+// of MakeReplayModel.
+absl::StatusOr<StepTimes> MeasuredSteps(const JobTrace& job);
 
 // Return a report for people, and as a JSON object.
 std::string ReplayText(const ReplayReport& report);

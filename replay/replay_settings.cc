@@ -15,7 +15,10 @@ namespace bdn {
 namespace {
 
 constexpr uint32_t kMostServers = 4096;
-constexpr uint64_t kLeastPartition = 1024;
+constexpr uint32_t kMostThreads = 1024;
+// The scheduler's limits.
+constexpr uint64_t kLeastPartition = 4096;
+constexpr uint64_t kMostPartition = 1 << 30;
 
 struct Known {
   const char* name;
@@ -27,8 +30,11 @@ constexpr Known kKnown[] = {
     {"push", "SPEC", "codec of gradients to the servers"},
     {"pull", "SPEC", "codec of sums to the workers"},
     {"partition-bytes", "SIZE", "largest piece of a tensor"},
+    {"fusion-bytes", "SIZE", "tensors under this share a key of up to this"},
     {"max-bytes-in-flight", "SIZE", "encoded bytes that are sent at once"},
     {"servers", "COUNT", "servers, each with a link of its own"},
+    {"threads", "COUNT", "threads of each worker that encode and decode"},
+    {"shards", "COUNT", "threads of each server that sum"},
     {"drop", "RANK", "without this worker; repeatable"},
     {"median", nullptr, "each operation takes its median: what if nobody lagged"},
 };
@@ -39,10 +45,7 @@ struct Refused {
 };
 constexpr Refused kRefused[] = {
     {"overlap", "the recording does not say which part of the forward pass needs which tensor"},
-    {"threads", "it does not share a machine's processors out among threads"},
-    {"shards", "it does not share a machine's processors out among threads"},
     {"io-threads", "it does not share a machine's processors out among threads"},
-    {"fusion-bytes", "the recording does not say which tensors share a key"},
     {"min-compress-bytes", "the recording does not say which tensors share a key"},
     {"tau", "what a program does between two exchanges changes with it"},
     {"transport", "the recording has the times of the one that it went by alone"},
@@ -88,6 +91,63 @@ absl::Status Unknown(const std::string& text, const std::string& name) {
                          Shown(text, 0, name.size()), list);
 }
 
+absl::Status SetBytes(const std::string& name, const std::string& value, const std::string& text,
+                      size_t begin, ReplaySettings* settings) {
+  const auto bytes = ParseBytes(value);
+  if (name == "partition-bytes") {
+    if (!bytes.ok() || *bytes < kLeastPartition || *bytes > kMostPartition) {
+      return BadValue(text, begin, "expected bytes from 4KiB to 1GiB, as 4MiB");
+    }
+    settings->partition_bytes = *bytes;
+    return absl::OkStatus();
+  }
+  const bool may_be_0 = name == "fusion-bytes";
+  if (!bytes.ok() || (*bytes == 0 && !may_be_0)) {
+    return BadValue(text, begin, "expected bytes, as 4MiB");
+  }
+  (may_be_0 ? settings->fusion_bytes : settings->max_bytes_in_flight) = *bytes;
+  return absl::OkStatus();
+}
+
+absl::Status SetCount(const std::string& name, const std::string& value, const std::string& text,
+                      size_t begin, ReplaySettings* settings) {
+  const uint32_t most = name == "servers" ? kMostServers : kMostThreads;
+  uint32_t count = 0;
+  if (!absl::SimpleAtoi(value, &count) || count == 0 || count > most) {
+    return BadValue(text, begin, absl::StrFormat("expected a number from 1 to %d", most));
+  }
+  (name == "servers"   ? settings->servers
+   : name == "threads" ? settings->threads
+                       : settings->shards) = count;
+  return absl::OkStatus();
+}
+
+// Sets what the table knows. `begin` is the place of the value in `text`.
+absl::Status SetValue(const std::string& name, const std::string& value, const std::string& text,
+                      size_t begin, ReplaySettings* settings) {
+  if (name == "link") {
+    const auto rate = ParseRate(value);
+    if (!rate.ok() || *rate <= 0) return BadValue(text, begin, "expected a rate, as 100mbit");
+    settings->link = *rate;
+  } else if (name == "push" || name == "pull") {
+    BDN_ASSIGN_OR_RETURN((name == "push" ? settings->push : settings->pull),
+                         Canonical(name, value));
+  } else if (name.ends_with("-bytes") || name == "max-bytes-in-flight") {
+    return SetBytes(name, value, text, begin, settings);
+  } else if (name == "servers" || name == "threads" || name == "shards") {
+    return SetCount(name, value, text, begin, settings);
+  } else if (name == "drop") {
+    Rank rank = -1;
+    if (!absl::SimpleAtoi(value, &rank) || rank < 0) {
+      return BadValue(text, begin, "expected the rank of a worker, from 0 on");
+    }
+    settings->drop.push_back(rank);
+  } else {
+    settings->median = true;
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status AddReplaySetting(const std::string& text, ReplaySettings* settings) {
@@ -109,35 +169,7 @@ absl::Status AddReplaySetting(const std::string& text, ReplaySettings* settings)
   if (name != "drop" && std::any_of(settings->texts.begin(), settings->texts.end(), given)) {
     return InvalidArgument("setting '%s' is given twice", name);
   }
-  if (name == "link") {
-    const auto rate = ParseRate(value);
-    if (!rate.ok() || *rate <= 0) return BadValue(text, begin, "expected a rate, as 100mbit");
-    settings->link = *rate;
-  } else if (name == "push" || name == "pull") {
-    BDN_ASSIGN_OR_RETURN((name == "push" ? settings->push : settings->pull),
-                         Canonical(name, value));
-  } else if (name == "partition-bytes" || name == "max-bytes-in-flight") {
-    const auto bytes = ParseBytes(value);
-    if (!bytes.ok() || *bytes < kLeastPartition) {
-      return BadValue(text, begin, "expected bytes, at least 1KiB, as 4MiB");
-    }
-    (name == "partition-bytes" ? settings->partition_bytes : settings->max_bytes_in_flight) =
-        *bytes;
-  } else if (name == "servers") {
-    uint32_t count = 0;
-    if (!absl::SimpleAtoi(value, &count) || count == 0 || count > kMostServers) {
-      return BadValue(text, begin, absl::StrFormat("expected a number from 1 to %d", kMostServers));
-    }
-    settings->servers = count;
-  } else if (name == "drop") {
-    Rank rank = -1;
-    if (!absl::SimpleAtoi(value, &rank) || rank < 0) {
-      return BadValue(text, begin, "expected the rank of a worker, from 0 on");
-    }
-    settings->drop.push_back(rank);
-  } else {
-    settings->median = true;
-  }
+  BDN_RETURN_IF_ERROR(SetValue(name, value, text, begin, settings));
   settings->texts.push_back(text);
   return absl::OkStatus();
 }

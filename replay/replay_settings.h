@@ -19,11 +19,14 @@ struct ReplaySettings {
   std::string pull;
   std::optional<uint64_t> partition_bytes;
   std::optional<uint64_t> max_bytes_in_flight;
+  std::optional<uint64_t> fusion_bytes;
   std::optional<uint32_t> servers;
-  std::vector<Rank> drop;  // workers to leave out
-  bool median = false;     // each operation takes its median
+  std::optional<uint32_t> threads;  // of each worker
+  std::optional<uint32_t> shards;   // of each server
+  std::vector<Rank> drop;           // workers to leave out
+  bool median = false;              // each operation takes its median
   std::optional<uint32_t> workers;
-  // As they were given, for people: "link=100mbit".
+  // The settings as they were given, for people: "link=100mbit".
   std::vector<std::string> texts;
 
   bool IsEmpty() const { return texts.empty(); }

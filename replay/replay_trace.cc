@@ -32,10 +32,12 @@ class TraceWriter {
       trace.facts.rank = rank;
       trace.facts.node = number;
       trace.facts.boot_id = "replay";  // all on one clock
-      trace.facts.workers = workers;
+      // Only servers know the workers, as in a recording. So the memory grows with their number,
+      // and not with its square.
+      trace.facts.workers.clear();
+      if (trace.facts.role == "server") trace.facts.workers = workers;
       trace.facts.servers = servers;
       trace.threads = old.threads;
-      trace.names = old.names;
       trace.clocks = {{begin_ns_, begin_ns_ + job.nodes[node].real_minus_common_ns}};
     };
     for (size_t i = 0; i < model.workers.size(); ++i) {
@@ -44,16 +46,15 @@ class TraceWriter {
     for (size_t i = 0; i < model.servers.size(); ++i) {
       add(model.servers[i].node, "server", static_cast<Rank>(i), servers[i]);
     }
-    for (const KeyModel& key : model.keys) {
-      for (NodeTrace& trace : traces_) trace.names.emplace(key.key.value, key.name);
-    }
+    // Any recording may tell the name of a key to all readers.
+    for (const KeyModel& key : model.keys) traces_[0].names.emplace(key.key.value, key.name);
   }
 
   std::vector<NodeTrace> Write() {
     for (size_t worker = 0; worker < model_.workers.size(); ++worker) {
       if (model_.has_marks) WriteProgram(worker);
-      for (size_t step = 0; step < model_.workers[worker].steps.size(); ++step) {
-        const auto& costs = model_.workers[worker].steps[step].exchanges;
+      for (size_t step = 0; step < model_.workers[worker].Steps().size(); ++step) {
+        const auto& costs = model_.workers[worker].Steps()[step].exchanges;
         for (size_t i = 0; i < costs.size(); ++i) {
           WriteExchange(worker, costs[i], result_.exchanges[worker][step][i]);
         }
@@ -85,14 +86,14 @@ class TraceWriter {
     int64_t begin = model.begin_ns;
     size_t at = 0;
     const auto& stretches = result_.programs[worker];
-    for (size_t i = 0; i < model.steps.size(); ++i) {
+    for (size_t i = 0; i < model.Steps().size(); ++i) {
       const int64_t end = result_.step_ends[worker][i];
       const uint64_t number = model_.step_numbers[i];
       for (; at < stretches.size() && stretches[at].begin < end; ++at) {
         Add(worker, {.step = number, .kind = stretches[at].mark}, stretches[at].begin,
             stretches[at].end);
       }
-      const auto queued = static_cast<uint64_t>(std::max<int64_t>(0, model.steps[i].queued_ns));
+      const auto queued = static_cast<uint64_t>(std::max<int64_t>(0, model.Steps()[i].queued_ns));
       Add(worker,
           {.step = number,
            .bytes = TraceField(queued / kTraceTickNs),

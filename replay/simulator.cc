@@ -102,6 +102,7 @@ class Simulator {
     }
     for (uint32_t i = 0; i < model.workers.size(); ++i) AddWorker(i);
     result_.step_ends.resize(model.workers.size());
+    result_.exchange_spans.resize(model.step_numbers.size());
     if (keep_times_) {
       times_.resize(exchanges_.size());
       result_.rounds.resize(model.rounds.size());
@@ -121,7 +122,7 @@ class Simulator {
       Handle(next.event, next.subject);
     }
     for (uint32_t i = 0; i < workers_.size(); ++i) {
-      if (workers_[i].step == model_.workers[i].steps.size()) continue;
+      if (workers_[i].step == model_.workers[i].Steps().size()) continue;
       return Internal(
           "the replay stands still: %s waits in step %d for an exchange that never ends",
           model_.workers[i].name, model_.step_numbers[workers_[i].step]);
@@ -135,6 +136,7 @@ class Simulator {
   struct ExchangeState {
     const ExchangeCosts* costs;
     uint32_t worker;
+    uint32_t step;                   // of the program that begins it
     uint32_t next_of_key = kNone;    // the next step's, which waits for this one's end
     uint32_t next_of_round = kNone;  // of those whose pushes were accepted
     bool is_started = false;
@@ -180,11 +182,13 @@ class Simulator {
     Worker worker{Link(model.link_rate), Link(model.link_rate),
                   std::max<uint32_t>(model.threads, 1)};
     worker.last_of_key.assign(model_.keys.size(), kNone);
-    for (const StepProgram& step : model.steps) {
+    const auto& steps = model.Steps();
+    for (uint32_t number = 0; number < steps.size(); ++number) {
+      const StepProgram& step = steps[number];
       worker.first_of_step.push_back(static_cast<uint32_t>(exchanges_.size()));
       for (const ExchangeCosts& costs : step.exchanges) {
-        exchanges_.push_back({&costs, index});
-        // Of a round of which its server lacks some pushes, those do not count.
+        exchanges_.push_back({.costs = &costs, .worker = index, .step = number});
+        // A push whose server has no recording is answered without its round.
         if (costs.answer_ns < 0) ++rounds_[costs.round].expected;
       }
     }
@@ -239,7 +243,7 @@ class Simulator {
 
   void RunProgram(uint32_t index) {
     Worker& worker = workers_[index];
-    const auto& steps = model_.workers[index].steps;
+    const auto& steps = model_.workers[index].Steps();
     while (worker.step < steps.size()) {
       const StepProgram& step = steps[worker.step];
       if (worker.item == step.items.size()) {
@@ -301,6 +305,8 @@ class Simulator {
         return;
       }
     }
+    ExchangeSpan& span = result_.exchange_spans[state.step];
+    span.begin = std::min(span.begin, now_);
     if (ExchangeTimes* times = TimesOf(exchange)) times->queued = now_;
     if (IsShort(state)) {
       // By the program's own thread, whose recorded time has that.
@@ -315,7 +321,8 @@ class Simulator {
     RunThreads(state.worker);
   }
 
-  // As StageQueue::MostUrgent: of equals the later lane, and one push always has room.
+  // Has free threads take tasks by the rule of StageQueue::MostUrgent: among equals the later lane
+  // goes first, and one push always has room.
   void RunThreads(uint32_t index) {
     Worker& worker = workers_[index];
     const uint64_t most = model_.workers[index].max_bytes_in_flight;
@@ -461,7 +468,7 @@ class Simulator {
     return uint64_t{KeyOf(state).server} << 32 | state.worker;
   }
 
-  // As ReplyQueue::Take.
+  // Sends replies by the rule of ReplyQueue::Take.
   void TakeReplies(const ExchangeState& any, Connection* connection) {
     const uint32_t index = KeyOf(any).server;
     const uint64_t most = model_.servers[index].max_bytes_in_flight;
@@ -513,6 +520,8 @@ class Simulator {
   void OnDecoded(uint32_t exchange) {
     ExchangeState& state = exchanges_[exchange];
     Worker& worker = workers_[state.worker];
+    ExchangeSpan& span = result_.exchange_spans[state.step];
+    span.end = std::max(span.end, now_);
     if (ExchangeTimes* times = TimesOf(exchange)) times->decoded = now_;
     state.is_over = true;
     if (!IsShort(state)) ++worker.free_threads;
@@ -526,7 +535,7 @@ class Simulator {
     result_.exchanges.resize(workers_.size());
     size_t at = 0;
     for (size_t i = 0; i < workers_.size(); ++i) {
-      for (const StepProgram& step : model_.workers[i].steps) {
+      for (const StepProgram& step : model_.workers[i].Steps()) {
         const auto first = times_.begin() + static_cast<ptrdiff_t>(at);
         at += step.exchanges.size();
         result_.exchanges[i].emplace_back(first, times_.begin() + static_cast<ptrdiff_t>(at));
@@ -552,6 +561,13 @@ class Simulator {
 }  // namespace
 
 absl::StatusOr<ReplayResult> Simulate(const ReplayModel& model, bool keep_times) {
+  const uint64_t exchanges = model.CountExchanges();
+  if (exchanges > kMostExchanges) {
+    return ResourceExhausted(
+        "a replay of %d exchanges is too large, the most are %d: read less of the recording by "
+        "--last",
+        exchanges, kMostExchanges);
+  }
   return Simulator(model, keep_times).Run();
 }
 

@@ -61,9 +61,12 @@ TEST(PlanSearch, FindsWhatIsFasterByTheReplay) {
   EXPECT_LE(search->plans.size(), 3U);
   for (size_t i = 0; i < search->plans.size(); ++i) {
     const Plan& plan = search->plans[i];
-    EXPECT_LT(plan.median_ns, search->recorded_ns);
-    if (i > 0) EXPECT_GE(plan.median_ns, search->plans[i - 1].median_ns);
-    EXPECT_EQ(*replayer->MedianStepNs(plan.settings), plan.median_ns);
+    EXPECT_LT(plan.step.median_ns, search->recorded.median_ns);
+    EXPECT_LT(plan.step.low_ns, plan.step.median_ns);
+    EXPECT_GT(plan.step.high_ns, plan.step.median_ns);
+    if (i > 0) EXPECT_GE(plan.step.median_ns, search->plans[i - 1].step.median_ns);
+    EXPECT_EQ(replayer->Predict(plan.settings)->median_ns, plan.step.median_ns);
+    EXPECT_EQ(replayer->Report(plan.settings)->predicted.median_ns, plan.step.median_ns);
   }
 }
 

@@ -7,7 +7,7 @@
 #include "replay/replay_report.h"
 #include "replay/replay_settings.h"
 #include "replay/replay_trace.h"
-#include "tests/trace/trace_maker.h"
+#include "tests/replay/recorded_job.h"
 #include "trace/job_trace.h"
 
 namespace bdn {
@@ -19,86 +19,6 @@ using testing::Each;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
-
-constexpr int64_t kUs = 1000;
-
-// A job of two workers and a server. A step computes for 400 us, exchanges one key in 100 us, and
-// takes 5 us for the end of the wait and 105 us for the optimizer: 610 us.
-class RecordedJob {
- public:
-  explicit RecordedJob(uint32_t bytes, bool with_marks = true)
-      : bytes_(bytes), with_marks_(with_marks) {}
-
-  // Adds a step, for which worker 1 computes so much longer.
-  void Step(uint64_t step, int64_t longer_us = 0) {
-    const int64_t pushed0 = at_ + 400;
-    const int64_t pushed1 = pushed0 + longer_us;
-    AddExchange(&workers_[0], &server_, pushed0, 7, step, longer_us);
-    const int64_t done = AddExchange(&workers_[1], &server_, pushed1, 7, step, 0);
-    server_.Phase(Stage::kRule, pushed1 + 50, pushed1 + 60, 7, step, 2)
-        .Phase(Stage::kEncode, pushed1 + 60, pushed1 + 70, 7, step, 2);
-    const int64_t end = done + 110;
-    for (TraceMaker& worker : workers_) {
-      if (!with_marks_) continue;
-      const int64_t pushed = &worker == &workers_[0] ? pushed0 : pushed1;
-      worker.Mark(TraceKind::kForward, at_, at_ + 100, step)
-          .Mark(TraceKind::kBackward, at_ + 100, pushed, step)
-          .Mark(TraceKind::kWaiting, pushed, done + 5, step)
-          .Mark(TraceKind::kOptimizer, done + 5, end, step)
-          .Mark(TraceKind::kStep, at_, end, step, 1);
-    }
-    at_ = end;
-  }
-  void Steps(uint64_t count, int64_t longer_us = 0) {
-    for (uint64_t step = 1; step <= count; ++step) Step(step, longer_us);
-  }
-  TraceMaker& worker(size_t i) { return workers_[i]; }
-
-  JobTrace Join(bool with_worker1 = true, bool with_server = true) {
-    std::vector<NodeTrace> traces = {Read(workers_[0])};
-    if (with_worker1) traces.push_back(Read(workers_[1]));
-    if (with_server) traces.push_back(Read(server_));
-    auto job = JoinTraces(std::move(traces));
-    if (!job.ok()) throw std::runtime_error(std::string(job.status().message()));
-    return *std::move(job);
-  }
-
- private:
-  NodeTrace Read(TraceMaker maker) const {
-    for (TraceRecord& record : maker.records) {
-      if (record.kind < kFirstMark) record.bytes = bytes_;
-    }
-    return maker.Read();
-  }
-
-  const uint32_t bytes_;
-  const bool with_marks_;
-  TraceMaker workers_[2] = {{"worker", 0}, {"worker", 1}};
-  TraceMaker server_{"server", 0};
-  int64_t at_ = 10'000;
-};
-
-// Long enough for the pool, and too short for an estimate of the link's rate.
-constexpr uint32_t kBytes = 40'000;
-// Long enough to be compressed.
-constexpr uint32_t kLongBytes = 400'000;
-
-absl::StatusOr<ReplayReport> TryReplay(const JobTrace& job, std::vector<std::string> texts,
-                                       const std::string& costs = "") {
-  ReplaySettings settings;
-  for (const std::string& text : texts) {
-    if (absl::Status added = AddReplaySetting(text, &settings); !added.ok()) return added;
-  }
-  const auto replayer = Replayer::Make(job, costs);
-  if (!replayer.ok()) return replayer.status();
-  return replayer->Report(settings);
-}
-ReplayReport Replay(const JobTrace& job, const std::vector<std::string>& texts = {},
-                    const std::string& costs = "") {
-  auto report = TryReplay(job, texts, costs);
-  if (!report.ok()) throw std::runtime_error(std::string(report.status().message()));
-  return *std::move(report);
-}
 
 TEST(Replay, OfTheRecordedSettingsGivesTheRecordedSteps) {
   RecordedJob recorded(kBytes);
@@ -180,7 +100,7 @@ TEST(Replay, IsOfExchangesAloneWithoutMarks) {
   EXPECT_THAT(report.recorded.durations_ns, Each(200 * kUs));
   EXPECT_EQ(report.same.durations_ns, report.recorded.durations_ns);
   EXPECT_THAT(ReplayText(report), HasSubstr("exchanges alone are replayed"));
-  // What lies between two exchanges stays, and the exchanges take longer.
+  // The time between two exchanges stays, and the exchanges take longer.
   const ReplayReport slow = Replay(job, {"link=80mbit"});
   EXPECT_NEAR(static_cast<double>(slow.predicted.durations_ns.back()), 200e3 + 4 * 4009.6e3, 2e3);
 }
@@ -189,7 +109,7 @@ TEST(Replay, LeavesOutWhatIsNotWhole) {
   RecordedJob recorded(kBytes);
   recorded.Steps(5);
   TraceMaker& worker = recorded.worker(0);
-  // Of the last step the reply never came.
+  // The reply of the last step never came.
   std::erase_if(worker.records, [](const TraceRecord& record) {
     return record.step == 5 && record.kind == static_cast<uint8_t>(Stage::kDecode);
   });

@@ -17,17 +17,21 @@ std::string ErrorOf(const std::string& text) {
 TEST(ReplaySettings, AreReadWithTheirUnits) {
   ReplaySettings settings;
   for (const char* text : {"link=100mbit", "push=ef(onebit(block=64))", "partition-bytes=1MiB",
-                           "max-bytes-in-flight=2MiB", "servers=3", "drop=1", "drop=2", "median"}) {
+                           "max-bytes-in-flight=2MiB", "fusion-bytes=0", "servers=3", "threads=4",
+                           "shards=2", "drop=1", "drop=2", "median"}) {
     EXPECT_TRUE(AddReplaySetting(text, &settings).ok()) << text;
   }
   EXPECT_DOUBLE_EQ(*settings.link, 12.5e6);
   EXPECT_EQ(settings.push, "ef(onebit(block=64))");
   EXPECT_EQ(*settings.partition_bytes, 1U << 20);
   EXPECT_EQ(*settings.max_bytes_in_flight, 2U << 20);
+  EXPECT_EQ(*settings.fusion_bytes, 0U);
   EXPECT_EQ(*settings.servers, 3U);
+  EXPECT_EQ(*settings.threads, 4U);
+  EXPECT_EQ(*settings.shards, 2U);
   EXPECT_THAT(settings.drop, ElementsAre(1, 2));
   EXPECT_TRUE(settings.median);
-  EXPECT_EQ(settings.texts.size(), 8U);
+  EXPECT_EQ(settings.texts.size(), 11U);
 }
 
 TEST(ReplaySettings, ShowATypoWithACaretAndTheList) {
@@ -38,7 +42,7 @@ TEST(ReplaySettings, ShowATypoWithACaretAndTheList) {
 }
 
 TEST(ReplaySettings, RefuseWhatCannotBePredictedByName) {
-  for (const char* text : {"overlap=forward", "threads=4", "shards=2", "tau=8", "fusion-bytes=1"}) {
+  for (const char* text : {"overlap=forward", "io-threads=4", "tau=8", "transport=rdma"}) {
     ReplaySettings settings;
     const absl::Status status = AddReplaySetting(text, &settings);
     EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << text;
@@ -51,7 +55,12 @@ TEST(ReplaySettings, RefuseBadValues) {
   EXPECT_THAT(ErrorOf("link=fast"), HasSubstr("\n  link=fast\n       ^^^^"));
   EXPECT_THAT(ErrorOf("link=0mbit"), HasSubstr("rate"));
   EXPECT_THAT(ErrorOf("push=onebti"), HasSubstr("onebit"));
-  EXPECT_THAT(ErrorOf("partition-bytes=1"), HasSubstr("at least 1KiB"));
+  // The scheduler's own limits.
+  for (const char* text : {"partition-bytes=1", "partition-bytes=4095", "partition-bytes=2GiB"}) {
+    EXPECT_THAT(ErrorOf(text), HasSubstr("from 4KiB to 1GiB")) << text;
+  }
+  EXPECT_EQ(ErrorOf("partition-bytes=4KiB"), "");
+  EXPECT_THAT(ErrorOf("max-bytes-in-flight=0"), HasSubstr("expected bytes"));
   EXPECT_THAT(ErrorOf("servers=0"), HasSubstr("1 to 4096"));
   EXPECT_THAT(ErrorOf("drop=x"), HasSubstr("rank"));
   EXPECT_THAT(ErrorOf("median=1"), HasSubstr("given as median"));
