@@ -151,6 +151,33 @@ def test_a_gradient_that_is_not_finite_in_one_worker_is_a_step_of_nobody():
     assert_same_bits(run_job(job))
 
 
+@pytest.mark.parametrize("push", ["none", "ef(onebit)", "ef(topk(ratio=0.1))"])
+def test_sharing_anew_changes_nothing_where_all_are_there(push):
+    def train(asks):
+        def job(worker):
+            params = {name: torch.nn.Parameter(torch.linspace(-1, 1, size)) for name, size in (("large", 3000), ("small", 7))}
+            optimizer = bdn.algorithms.EF21(
+                torch.optim.SGD(params.values(), 0.05), params.items(), momentum=0.5, push=push, pull="none", worker=worker
+            )
+            for step in range(20):
+                if asks and step in (5, 12) and worker.rank == 1:
+                    optimizer._sharers = []  # As that of one that has just come into the job.
+                optimizer.zero_grad()
+                sum((param - worker.rank - step / 10).square().sum() for param in params.values()).backward()
+                optimizer.step()
+            assert optimizer._sharers == list(range(WORKERS))
+            return [param.detach().numpy().copy() for param in params.values()]
+
+        return run_job(job, workers=WORKERS)
+
+    asked, undisturbed = train(True), train(False)
+    for models in (asked, undisturbed):
+        for parameters in zip(*models):
+            assert_same_bits([[values] for values in parameters])
+    for got, expected in zip(asked[0], undisturbed[0]):
+        assert np.abs(got - expected).max() < 1e-5
+
+
 def test_parameters_without_gradients_count_as_zeros_and_frozen_ones_stay():
     def job(worker):
         params = {name: torch.nn.Parameter(torch.ones(8)) for name in ("used", "unused", "frozen")}

@@ -64,6 +64,9 @@ ALGORITHMS = {
         torch.optim.SGD(model.parameters(), lr=0.05), model.named_parameters(), gradient=8, reset=4, period=2, block=16,
         implementation="model", links=bdn.Links(**own),
     ),
+    "ef21": lambda model, **own: bdn.algorithms.EF21(
+        torch.optim.SGD(model.parameters(), lr=0.05), model.named_parameters(), momentum=0.5, links=bdn.Links(**own)
+    ),
     "lion": lambda model, **own: bdn.algorithms.Lion(model.named_parameters(), lr=0.003, links=bdn.Links(**own)),
     "demo": lambda model, **own: bdn.algorithms.DeMo(model.named_parameters(), lr=0.003, links=bdn.Links(**own)),
     "onebit_adam": lambda model, **own: bdn.algorithms.OneBitAdam(model.named_parameters(), lr=0.01, links=bdn.Links(warmup=30, **own)),

@@ -396,7 +396,20 @@ class ParameterSet:
         its own until it was taken in."""
         if self.worker.is_candidate():
             return
-        if self.worker.present(timeout)[0] == self.worker.rank:
+        self._share_from(self.worker.present(timeout)[0], step, timeout)
+
+    @torch.no_grad()
+    def share_weights_again(self, step, timeout=None):
+        """share_weights() amid training, where all workers have the same; as of `step`, which is a later one than the
+        last, because the servers' replies to that are out."""
+        for m in self.declared:
+            self.worker.set_step(m.tensor, step)
+        # Servers take it from one worker as long as that is there.
+        present, in_charge = self.worker.present(timeout), self.worker.in_charge
+        self._share_from(in_charge if in_charge in present else present[0], step, timeout)
+
+    def _share_from(self, root, step, timeout):
+        if root == self.worker.rank:
             for m in self.members:
                 self._set_server_state(m, "weights", m.local, step, timeout)
         self.worker.barrier(f"{self.prefix}weights are set", timeout)

@@ -2,6 +2,8 @@
 
 import zlib
 
+from typing import NamedTuple
+
 import torch
 
 from ..errors import FailedPrecondition
@@ -9,10 +11,17 @@ from ..worker import Declaration
 from .exchange_guard import ExchangeGuard
 from .tensors import host_values
 
-# A worker's ballot: whether it refuses, and a hash that must be all workers' own: a whole number so small that a
-# mean of it, which nobody's differs from, is exact to less than a quarter.
-_BALLOT = 2
+# A worker's ballot: whether it refuses, a hash that must be all workers' own: a whole number so small that a
+# mean of it, which nobody's differs from, is exact to less than a quarter; and whether it asks.
+_BALLOT = 3
 _LARGEST = torch.finfo(torch.float32).max
+
+
+class Verdict(NamedTuple):
+    """The same in all workers."""
+
+    all_finite: bool
+    is_asked: bool  # whether any worker asked
 
 
 class Vote:
@@ -28,26 +37,31 @@ class Vote:
         (self._tensor,) = worker.declare([Declaration(name, _BALLOT)], owner=owner)
 
     def all_finite(self, tensors, weight=1.0, alike=None):
+        """take(), of which no worker asks for more."""
+        return self.take(tensors, weight, alike).all_finite
+
+    def take(self, tensors, weight=1.0, alike=None, asks=False):
         """Whether no worker's tensors, times its weight, hold NaN, infinity, or values so large that a sum
         over the workers might overflow. Collective. After DeadlineExceeded nobody votes here any more.
 
         alike: (what it is, the value, what to do) of what must be the same in all workers; FailedPrecondition where
-        another worker's is not this one's."""
+        another worker's is not this one's.
+        asks: whether this worker asks for what only all can do together."""
         self._owner().check_open()
         limit = _LARGEST / (4 * self._worker.size)
         norms = torch._foreach_norm(tensors, float("inf")) if tensors else []
         refuses = not all(norm.item() * weight <= limit for norm in norms)
         own = zlib.crc32(repr(alike).encode()) & 0xFFFF
-        ballot = host_values([float(refuses), float(own)])
+        ballot = host_values([float(refuses), float(own), float(asks)])
         with self._exchange_guard.exchange():
             ticket = self._worker.push(
                 self._tensor, ballot.data_ptr(), keep=ballot, program_steps=self._step_count.program_steps
             )
             self._worker.wait(ticket, self._timeout)
-        refused, mean = ballot.tolist()
+        refused, mean, asked = ballot.tolist()
         if abs(mean - own) > 0.25:
             what, value, remedy = alike
             raise FailedPrecondition(
                 f"the {what} of this worker at this step are not those of all others: {value!r} here. {remedy}"
             )
-        return refused == 0
+        return Verdict(refused == 0, asked > 0)

@@ -6,11 +6,13 @@ from typing import Any
 
 import torch
 
-from ...errors import FailedPrecondition, InvalidArgument
+from ...errors import InvalidArgument
 from ...session import default_worker
 from ...worker import Worker
 from ..broadcast import broadcast_parameters, check_same_weights
 from ..comm_state import ResumeCheck, fitting_state, saved_by, step_to_resume_at
+from ..exchange import push_pull
+from ..handover import Handover, load_exactly
 from ..hints import Closure, NamedParameters, SavedState
 from ..hyperparameters import check_decays
 from ..links import Links, link_table, takes_links
@@ -18,7 +20,7 @@ from ..local_memory import LocalMemory
 from ..names import Names
 from ..parameters import ParameterSet, terms_by_group
 from ..step_recorder import model_of
-from ..tensors import host_zeros
+from ..tensors import host_values, host_zeros
 from ..vote import Vote
 from ..wrapped import WrappedOptimizer, evaluate
 
@@ -58,7 +60,8 @@ class EF21(WrappedOptimizer):
     the backward pass. A parameter without a gradient counts as one of zeros; a frozen one is not stepped. A
     step in which any worker's momentum is not finite is left out by all, and `skipped_steps` counts it.
     A GradScaler is refused: it skips step() in the worker that overflowed, and the others wait; use bfloat16.
-    A job that goes on without a lost worker (min-workers) ends in its next step(): the servers hold its h_i for good.
+    Where a worker is lost (min-workers), or comes, h would be a mean over others than take part. So the next step()
+    first makes it the mean of the h_i of those who are there, by one exchange of full precision.
     """
 
     @takes_links("overrides", "prefix", "timeout")
@@ -99,7 +102,8 @@ class EF21(WrappedOptimizer):
         self._vote = Vote(worker, name, self._links.reference, self._links.step_count, links.timeout)
         self._links.share_weights(links.timeout)
         self._links.step_count.follow(self)
-        self._sharers = len(worker.present(links.timeout))
+        # The workers whose mean h is; none where this one has yet to be taken into the job.
+        self._sharers = [] if worker.is_candidate() else worker.present(links.timeout)
         pairs = [(param, member.tensor) for (_, param), member in zip(named, self._links.members)]
         self._record(self._links, lambda own: own._links.steps, model, pairs)
 
@@ -109,13 +113,16 @@ class EF21(WrappedOptimizer):
         self._resume_check.before_step(self.inner, lambda: self._links.steps)
         momenta, targets = self._targets()
         frozen = [name for name, param in self._named if not param.requires_grad]
-        if not self._vote.all_finite(targets, alike=("frozen parameters", frozen, _SAME_FROZEN)):
+        has_others = self._links.worker.count_present() != len(self._sharers)
+        verdict = self._vote.take(targets, alike=("frozen parameters", frozen, _SAME_FROZEN), asks=has_others)
+        if verdict.is_asked:
+            self._share_anew()
+        if not verdict.all_finite:
             self.skipped_steps += 1
             return loss
         # The servers subtract what is pushed.
         sums = torch._foreach_sub(self._memory["tracked"], targets)
         self._links.update_weights(sums, self._timeout)
-        self._check_sharers()
         for name, values in (("momentum", momenta), ("tracked", targets)):
             torch._foreach_copy_(self._memory[name], values)
         for (_, param), values in zip(self._named, sums):
@@ -139,21 +146,54 @@ class EF21(WrappedOptimizer):
         torch._foreach_add_(targets, gradients, alpha=1 - mu)
         return momenta, targets
 
-    def _check_sharers(self):
-        """h has a share of every worker, of which one that is lost takes nothing back. Whoever has a result without
-        it has heard of the loss before."""
+    def _share_anew(self):
+        """Makes h, and every worker's replica H of it, the mean of what the workers that are present have sent. Collective.
+        A worker that is lost meanwhile may be in some of the means and not in others, so all begin again then."""
         worker = self._links.worker
-        if worker.count_present() >= self._sharers:
-            return
-        raise FailedPrecondition(
-            f"the job goes on with {worker.count_present()} of {self._sharers} workers, and EF21 cannot: what the servers "
-            "track has the share of a lost worker for good. Start the job again from a checkpoint; with setting "
-            "min-workers use another optimizer, such as DistributedOptimizer(push='ef(...)')"
-        )
+        members = self._links.members
+        names = [f"{self._links.prefix}what was sent of {member.name}" for member in members]
+        counted = f"{self._links.prefix}steps of who was there"
+        while True:
+            present = worker.present(self._timeout)
+            sent = [self._sent_of(index) for index in range(len(members))]
+            handles = [
+                push_pull(tensor, name, push="none", pull="none", worker=worker) for tensor, name in zip(sent, names)
+            ]
+            # The links of a newcomer have counted none, and those of all others as many.
+            steps = host_values([self._links.steps, self._links.steps > 0], dtype=torch.float64)
+            push_pull(steps, counted, push="none", pull="none", worker=worker).wait(self._timeout)
+            for member, handle in zip(members, handles):
+                member.param.copy_(handle.wait(self._timeout))
+            self._sharers = worker.present(self._timeout)
+            if self._sharers == present:
+                break
+        worker.retire([*names, counted])
+        total, counting = steps.tolist()
+        last = round(total / counting) if counting else 0
+        self._links.share_weights_again(last + 1, self._timeout)
 
-    def refuses_newcomers(self) -> str | None:
-        """Why no worker can be taken into a job of this one."""
-        return "of EF21 the servers track a mean in which every worker of the beginning has its share"
+    def _sent_of(self, index):
+        """h_i of one member: what was to be sent, and what the codec has not left out of it."""
+        member = self._links.members[index]
+        sent = self._memory["tracked"][index].clone()
+        if "residual" in member.memories:
+            residual = host_zeros(member.shape)
+            self._links.worker.get_state(member.tensor, "residual", residual.data_ptr(), residual.numel())
+            sent.add_(residual)
+        return sent
+
+    def handover(self) -> Handover:
+        """What a newcomer takes over: it has sent nothing, and H comes with the next step."""
+        counts = {"skipped_steps": self.skipped_steps, "steps": self._links.step_count.ended}
+        return Handover({"optimizer": self.state_dict(), **counts})
+
+    def take_over(self, given: Handover) -> None:
+        """Goes on from another worker's handover(), once the model has its weights."""
+        load_exactly(self.inner, given.common["optimizer"])
+        self.skipped_steps = given.common["skipped_steps"]
+        self._links.step_count.ended = given.common["steps"]
+        self._sharers = []  # All meet again in the next step.
+        self._resume_check.is_settled = True
 
     def comm_state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs beside model and state_dict(): this rank's momentum, residuals and steps; of
@@ -181,7 +221,7 @@ class EF21(WrappedOptimizer):
         for member in self._links.members:
             member.param.zero_()
         self._links.resume_weights_at(step_to_resume_at(self.inner, step), self._timeout)
-        self._sharers = len(self._links.worker.present(self._timeout))
+        self._sharers = self._links.worker.present(self._timeout)
         self._resume_check.is_settled = True
 
     def close(self) -> None:
