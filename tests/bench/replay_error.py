@@ -1,25 +1,33 @@
-"""How far predictions of `bandoneon replay` are off: a job is recorded, its steps are predicted with a setting changed, and then that
-job is run.
+"""How far predictions of `bandoneon replay` are off: a job is recorded, its steps are predicted with a setting changed,
+and then that job is run.
 
-    build/venv/bin/python tests/bench/replay_error.py
-    build/venv/bin/python tests/bench/replay_error.py --rows 0 3 --json
+    build/venv/bin/python tests/bench/replay_error.py --json rows.json --csv rows.csv --picture errors.png
+    build/venv/bin/python tests/bench/replay_error.py --quick
+    build/venv/bin/python tests/bench/replay_error.py --rows 0 3
+    build/venv/bin/python tests/bench/replay_error.py --from rows.json --picture errors.png
 
-A row records a job of real processes on this machine, over links made slow. Its model is one of linear layers whose computing is timed
-waits, a third in the forward and two in the backward pass, as on a device of its own: on few cores the workers, the servers and all that
-encodes would share them. The replay of the recorded settings is compared with the recording itself; a prediction, which is written
-before the second job begins, with that job. All figures are median steps of the slower worker.
+A row records a job of real processes on this machine, over links made slow. Its model is one of linear layers whose
+computing is timed waits, a third in the forward and two in the backward pass, as on a device of its own: on few cores
+the workers, the servers and all that encodes would share them. The replay of the recorded settings is compared with the
+recording itself; a prediction, which is written before the second job begins, with that job. All figures are median
+steps of the slower worker.
 
-Beside them stand two sums that need no replay: computing + bytes / rate, and the greater of the two. Computing is the recorded step
-without its exposed waits; the bytes are those that go through the busiest link in one direction in a step, with headers.
+Beside them stand two sums that need no replay: computing + bytes / rate, and the greater of the two. Computing is the
+recorded step without its exposed waits; the bytes are those that go through the busiest link in one direction in a
+step, with headers.
 
-Every line says the share of their steps in which programs were ready to run and did not, in the recording and in the run to be predicted:
-above 5 % the machine was busy, and a figure says less.
+Every line says the share of their steps in which programs were ready to run and did not, in the recording and in the
+run to be predicted: above 5 % the machine was busy, and a figure says less. A row whose job fails, or takes longer than
+--limit, is told and left out of the summary; the status is then 1. Results are written behind every row, so what is
+stopped keeps its rows.
 """
 
 import argparse
+import csv
 import json
 import os
 import pathlib
+import signal
 import statistics
 import subprocess
 import sys
@@ -29,46 +37,126 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("BDN_BIN_DIR", ROOT / "build" / "release" / "bin"))
 ONEBIT = "ef(onebit(block=64))"
-# What is recorded, and what is changed. `layers` of `width` x `width` compute for `compute` seconds a step.
+# The settings that are recorded, and those that are changed. `layers` of `width` x `width` compute for `compute` seconds
+# a step.
 ROWS = [
     {"record": {"link": "300mbit"}, "change": {"link": "100mbit"}, "layers": 12, "compute": 0.15},
     {"record": {"link": "100mbit"}, "change": {"link": "300mbit"}, "layers": 12, "compute": 0.15},
     {"record": {"link": "300mbit"}, "change": {"push": ONEBIT, "pull": ONEBIT}, "layers": 12, "compute": 0.15},
     {"record": {"link": "300mbit"}, "change": {"servers": 2}, "layers": 24, "compute": 0.3},
     {"record": {"link": "300mbit"}, "change": {"push": "fp16", "pull": "fp16"}, "layers": 24, "compute": 0.4},
-    {"record": {"link": "100mbit", "push": ONEBIT, "pull": ONEBIT}, "change": {"link": "300mbit"}, "layers": 24, "compute": 0.1},
-    {"record": {"link": "300mbit", "partition-bytes": "128KiB"}, "change": {"partition-bytes": "4MiB"}, "layers": 12, "compute": 0.1},
+    {"record": {"link": "100mbit", "push": ONEBIT, "pull": ONEBIT}, "change": {"link": "300mbit"}, "layers": 24,
+     "compute": 0.1},
+    {"record": {"link": "300mbit", "partition-bytes": "128KiB"}, "change": {"partition-bytes": "4MiB"}, "layers": 12,
+     "compute": 0.1},
     {"record": {"link": "1000mbit"}, "change": {"link": "100mbit"}, "layers": 300, "width": 64, "compute": 0.2},
 ]
+
+
+# Few and short ones, of a change each of the link, the codec and the servers.
+QUICK = [
+    {"record": {"link": "300mbit"}, "change": {"link": "100mbit"}, "layers": 6, "compute": 0.06},
+    {"record": {"link": "100mbit"}, "change": {"push": "fp16", "pull": "fp16"}, "layers": 6, "compute": 0.06},
+    {"record": {"link": "100mbit"}, "change": {"servers": 2}, "layers": 8, "compute": 0.06},
+]
+BUSY = 0.05  # a row says less where programs were ready to run and did not for more of their steps than this
+
+
+class Failed(Exception):
+    """A row that could not be measured."""
 
 
 def main():
     options = parse()
     if "BANDONEON_RANK" in os.environ:
         return work(options)
-    chosen = options.rows if options.rows is not None else range(len(ROWS))
-    found = []
-    for number in chosen:
-        found.append(measure(options, number, ROWS[number]))
-        if not options.json:
-            show(found[-1])
-    if options.json:
-        print(json.dumps(found))
+    if options.read:
+        found = json.loads(options.read.read_text())
     else:
-        summary(found)
-    return None
+        found = measure_all(options)
+    good = [row for row in found if "failure" not in row]
+    if good:
+        print(table(good))
+        print(summary(good))
+        if options.picture:
+            draw(good, options.picture)
+    return 0 if good and len(good) == len(found) else 1
+
+
+def measure_all(options):
+    rows = QUICK if options.quick else ROWS
+    chosen = options.rows if options.rows is not None else range(len(rows))
+    for number in chosen:
+        if not 0 <= number < len(rows):
+            raise SystemExit(f"there is no row {number}: they are 0 to {len(rows) - 1}")
+    if not (BIN / "bandoneon").exists():
+        raise SystemExit(f"{BIN / 'bandoneon'} is missing: build it, or say BDN_BIN_DIR")
+    found = []
+    for place, number in enumerate(chosen):
+        began = time.monotonic()
+        row = rows[number]
+        say(f"row {number} ({place + 1} of {len(chosen)}): {told(row['record'])}, then {told(row['change'])}")
+        try:
+            found.append(measure(options, number, row))
+            show(found[-1])
+        except Failed as error:
+            found.append({"row": number, "record": row["record"], "change": row["change"], "failure": str(error)})
+            say(f"  failed: {error}")
+        say(f"  {time.monotonic() - began:.0f} s")
+        write(options, found)
+    return found
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def told(settings):
+    return " ".join(f"{name}={value}" for name, value in settings.items())
+
+
+def write(options, found):
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
+    if options.csv:
+        with options.csv.open("w", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
+            writer.writeheader()
+            for row in found:
+                flat = {**row, "record": told(row["record"]), "change": told(row["change"])}
+                if "failure" not in row:
+                    flat.update(low_ms=row["interval_ms"][0], high_ms=row["interval_ms"][1],
+                                queued_before=row["queued_share"][0], queued_after=row["queued_share"][1])
+                writer.writerow(flat)
+
+
+COLUMNS = ["row", "record", "change", "recorded_ms", "same_error", "same_step_error", "predicted_ms", "low_ms",
+           "high_ms", "measured_ms", "measured_tenth_ms", "measured_nine_tenths_ms", "error", "is_inside",
+           "sum_ms", "sum_error", "greater_ms", "greater_error", "queued_before", "queued_after", "load", "failure"]
 
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, nargs="+", help="numbers of rows, from 0 on [all]")
+    parser.add_argument("--quick", action="store_true", help="three short rows, in less than five minutes")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=25)
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--steps", type=int, help="steps of a job [25, or 12 of --quick]")
+    parser.add_argument("--limit", type=float, default=300, help="seconds that a job may take [300]")
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write all rows there")
+    parser.add_argument("--csv", type=pathlib.Path, metavar="FILE", help="write all rows there, too")
+    parser.add_argument("--picture", type=pathlib.Path, metavar="FILE", help="draw predicted against measured steps, "
+                        "with both sums, by matplotlib: FILE.png, .svg or .pdf")
+    parser.add_argument("--from", dest="read", type=pathlib.Path, metavar="FILE",
+                        help="measure nothing: take the rows of this JSON")
     parser.add_argument("--layers", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--width", type=int, default=256, help=argparse.SUPPRESS)
     parser.add_argument("--compute", type=float, help=argparse.SUPPRESS)
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.steps is None:
+        options.steps = 12 if options.quick else 25
+    if options.steps < 4:
+        parser.error("--steps needs at least 4: the first one is left out")
+    return options
 
 
 # ---- A worker
@@ -96,7 +184,8 @@ def work(options):
     class Model(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.layers = torch.nn.ModuleList(torch.nn.Linear(options.width, options.width, bias=False) for _ in range(options.layers))
+            self.layers = torch.nn.ModuleList(
+                torch.nn.Linear(options.width, options.width, bias=False) for _ in range(options.layers))
 
         def forward(self, x):
             for layer in self.layers:
@@ -118,43 +207,53 @@ def work(options):
     bdn.shutdown()
 
 
-# ---- Who runs, predicts and compares
+# ---- The jobs, their predictions, and the comparison
 
 
 def run(options, row, settings, folder):
     """Records a job with these settings."""
     settings = dict(settings)
-    command = [BIN / "bandoneon", "run", "-n", options.workers, "-s", settings.pop("servers", 1), "--set", f"trace={folder}"]
+    command = [BIN / "bandoneon", "run", "-n", options.workers, "-s", settings.pop("servers", 1),
+               "--set", f"trace={folder}"]
     for name, value in settings.items():
         command += [f"--{name}", value] if name in ("link", "push", "pull") else ["--set", f"{name}={value}"]
-    program = [sys.executable, __file__, "--layers", row["layers"], "--width", row.get("width", 256), "--compute", row["compute"],
-               "--steps", options.steps]
-    done = subprocess.run([*map(str, command), "--", *map(str, program)], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise SystemExit(f"the job failed:\n{done.stderr[-2000:]}")
+    program = [sys.executable, __file__, "--layers", row["layers"], "--width", row.get("width", 256),
+               "--compute", row["compute"], "--steps", options.steps]
+    call([*command, "--", *program], options.limit)
 
 
-def replay(folder, settings=(), costs=None):
+def call(command, limit):
+    """Returns what a command prints. One that takes too long is ended as by a terminal, so that it ends its job."""
+    process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        out, error = process.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+        raise Failed(f"{pathlib.Path(str(command[0])).name} {command[1]} took longer than {limit:.0f} s") from None
+    if process.returncode != 0:
+        raise Failed(f"{command[1]} ended with status {process.returncode}: {error.strip()[-1000:]}")
+    return out
+
+
+def replay(options, folder, settings=(), costs=None):
     command = [BIN / "bandoneon", "replay", folder, "--json"]
     for name, value in dict(settings).items():
         command += ["--set", f"{name}={value}"]
     if costs:
         command += ["--costs", costs]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise SystemExit(done.stderr)
-    return json.loads(done.stdout)
+    return json.loads(call(command, options.limit))
 
 
-def measure_costs(settings, path):
-    """What the codecs of these settings cost on this machine, as the replay wants to be told."""
+def measure_costs(options, settings, path):
+    """Measures what the codecs of these settings cost on this machine, as the replay wants to be told."""
     codecs = {inner(value) for name, value in settings.items() if name in ("push", "pull")} - {"none"}
     if not codecs:
         return None
     command = [BIN / "bandoneon", "bench", "codecs", "--json", "--elements", "65536"]
     for codec in sorted(codecs):
         command += ["--codec", codec]
-    path.write_text(subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True).stdout)
+    path.write_text(call(command, options.limit))
     return path
 
 
@@ -169,11 +268,12 @@ def measure(options, number, row):
         before.mkdir()
         after.mkdir()
         run(options, row, row["record"], before)
-        costs = measure_costs(row["change"], temporary / "costs.jsonl")
-        same = replay(before)
-        predicted = replay(before, row["change"], costs)
+        costs = measure_costs(options, row["change"], temporary / "costs.jsonl")
+        same = replay(options, before)
+        predicted = replay(options, before, row["change"], costs)
+        say(f"  predicted {predicted['predicted']['median_step_ms']:.1f} ms")
         run(options, row, {**row["record"], **row["change"]}, after)
-        measured = replay(after)
+        measured = replay(options, after)
     changed = {**row["record"], **row["change"]}
     computing = same["recorded"]["median_step_ms"] - same["recorded"]["exposed_ms"]
     measured_ms = measured["recorded"]["median_step_ms"]
@@ -181,41 +281,99 @@ def measure(options, number, row):
     low, high = predicted["interval_ms"]
     return {
         "row": number, "record": row["record"], "change": row["change"],
-        "recorded_ms": same["recorded"]["median_step_ms"], "same_error": same["median_error"], "same_step_error": same["step_error"],
-        "predicted_ms": predicted["predicted"]["median_step_ms"], "interval_ms": [low, high], "measured_ms": measured_ms,
+        "recorded_ms": same["recorded"]["median_step_ms"], "same_error": same["median_error"],
+        "same_step_error": same["step_error"], "predicted_ms": predicted["predicted"]["median_step_ms"],
+        "interval_ms": [low, high], "measured_ms": measured_ms, "measured_tenth_ms": measured["recorded"]["tenth_ms"],
+        "measured_nine_tenths_ms": measured["recorded"]["nine_tenths_ms"],
         "error": predicted["predicted"]["median_step_ms"] / measured_ms - 1, "is_inside": low <= measured_ms <= high,
-        "sum_error": (computing + wire) / measured_ms - 1, "greater_error": max(computing, wire) / measured_ms - 1,
-        "queued_share": [same["queued_share"], measured["queued_share"]], "load": os.getloadavg()[0],
+        "sum_ms": computing + wire, "sum_error": (computing + wire) / measured_ms - 1,
+        "greater_ms": max(computing, wire), "greater_error": max(computing, wire) / measured_ms - 1,
+        "queued_share": [same["queued_share"] or 0, measured["queued_share"] or 0], "load": os.getloadavg()[0],
+        "notes": predicted["warnings"],
     }
 
 
 def busiest(predicted, settings):
-    """The bytes through the busiest link in one direction in a step: that of a worker, or of one of so many equal servers."""
+    """Returns the bytes through the busiest link in one direction in a step: a worker's, or one of equal servers'."""
     traffic = predicted["step_bytes"]
     of_worker = max(traffic["pushed"], traffic["pulled"]) / predicted["workers"]
     return max(of_worker, max(traffic["pushed"], traffic["pulled"]) / settings.get("servers", 1))
 
 
 def show(row):
-    text = " ".join(f"{name}={value}" for name, value in row["record"].items())
-    change = " ".join(f"{name}={value}" for name, value in row["change"].items())
-    print(f"{row['row']}: recorded with {text}: {row['recorded_ms']:.1f} ms, replayed {row['same_error']:+.1%} (a step {row['same_step_error']:.1%})\n"
-          f"   with {change}: predicted {row['predicted_ms']:.1f} ms ({row['interval_ms'][0]:.1f} to {row['interval_ms'][1]:.1f}), "
-          f"measured {row['measured_ms']:.1f} ms: {row['error']:+.1%}{'' if row['is_inside'] else ', outside'}\n"
-          f"   computing + bytes/rate {row['sum_error']:+.1%}, the greater {row['greater_error']:+.1%}; "
-          f"queued {row['queued_share'][0]:.1%} and {row['queued_share'][1]:.1%}, load {row['load']:.1f}", flush=True)
+    low, high = row["interval_ms"]
+    say(f"  recorded {row['recorded_ms']:.1f} ms, replayed {row['same_error']:+.1%} "
+        f"(a step {row['same_step_error']:.1%})\n"
+        f"  predicted {row['predicted_ms']:.1f} ms ({low:.1f} to {high:.1f}), measured {row['measured_ms']:.1f} ms: "
+        f"{row['error']:+.1%}{'' if row['is_inside'] else ', outside'}\n"
+        f"  computing + bytes/rate {row['sum_error']:+.1%}, the greater {row['greater_error']:+.1%}; "
+        f"queued {row['queued_share'][0]:.1%} and {row['queued_share'][1]:.1%}, load {row['load']:.1f}")
+    for note in row["notes"]:
+        say(f"  note: {note}")
+
+
+def table(rows):
+    lines = [["ROW", "RECORDED WITH", "CHANGED TO", "RECORDED", "REPLAYED", "PREDICTED", "INTERVAL", "MEASURED",
+              "ERROR", "SUM", "GREATER", "QUEUED"]]
+    for row in rows:
+        low, high = row["interval_ms"]
+        queued = max(row["queued_share"])
+        lines.append([
+            str(row["row"]), told(row["record"]), told(row["change"]), f"{row['recorded_ms']:.1f}",
+            f"{row['same_error']:+.1%}", f"{row['predicted_ms']:.1f}", f"{low:.1f} to {high:.1f}",
+            f"{row['measured_ms']:.1f} ({row['measured_tenth_ms']:.1f} to {row['measured_nine_tenths_ms']:.1f})",
+            f"{row['error']:+.1%}{'' if row['is_inside'] else ' out'}", f"{row['sum_error']:+.1%}",
+            f"{row['greater_error']:+.1%}", f"{queued:.1%}{' busy' if queued > BUSY else ''}"])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    padded = [[cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines]
+    return "\n".join("  ".join(line).rstrip() for line in padded)
 
 
 def summary(rows):
-    def said(name):
-        errors = [abs(row[name]) for row in rows]
-        return f"median {statistics.median(errors):.1%}, largest {max(errors):.1%}"
+    def errors(name):
+        found = [abs(row[name]) for row in rows]
+        return f"median {statistics.median(found):.1%}, largest {max(found):.1%}"
 
     better = [min(abs(row["sum_error"]), abs(row["greater_error"])) for row in rows]
-    print(f"{len(rows)} rows. Replay of the recorded settings: {said('same_error')}. Changed: {said('error')}; "
-          f"{sum(row['is_inside'] for row in rows)} within their interval. The better of the two sums: median "
-          f"{statistics.median(better):.1%}, largest {max(better):.1%}")
+    busy = sum(max(row["queued_share"]) > BUSY for row in rows)
+    return (f"{len(rows)} rows, {busy} of them on a busy machine. Replay of the recorded settings: "
+            f"{errors('same_error')}. Changed: {errors('error')}; {sum(row['is_inside'] for row in rows)} within their "
+            f"interval. Computing + bytes/rate: {errors('sum_error')}. The greater of both: "
+            f"{errors('greater_error')}. The better of the two sums, row by row: median "
+            f"{statistics.median(better):.1%}, largest {max(better):.1%}")
+
+
+def draw(rows, path):
+    """Draws what was predicted over what was measured: on the diagonal a prediction is right."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    measured = [row["measured_ms"] for row in rows]
+    figure, axes = plt.subplots(figsize=(6, 6))
+    for name, label, marker, color in (("sum_ms", "computing + bytes / rate", "^", "tab:orange"),
+                                       ("greater_ms", "max(computing, bytes / rate)", "v", "tab:gray")):
+        axes.scatter(measured, [row[name] for row in rows], marker=marker, color=color, label=label, alpha=0.8)
+    predicted = [row["predicted_ms"] for row in rows]
+    spread = [[p - row["interval_ms"][0] for p, row in zip(predicted, rows, strict=True)],
+              [row["interval_ms"][1] - p for p, row in zip(predicted, rows, strict=True)]]
+    axes.errorbar(measured, predicted, yerr=spread, fmt="o", color="tab:blue", capsize=3,
+                  label="bandoneon replay, with its interval")
+    for row in rows:
+        axes.annotate(str(row["row"]), (row["measured_ms"], row["predicted_ms"]), textcoords="offset points",
+                      xytext=(6, -10), fontsize=8)
+    every = measured + predicted + [row[name] for row in rows for name in ("sum_ms", "greater_ms")]
+    ends = [0.8 * min(every), 1.25 * max(every)]
+    axes.plot(ends, ends, color="black", linewidth=0.8)
+    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel="measured median step, ms",
+             ylabel="predicted median step, ms")
+    axes.legend(loc="upper left", fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+    say(f"wrote {path}")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
