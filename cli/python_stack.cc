@@ -169,4 +169,10 @@ PythonStack AskForPythonStack(int64_t pid, int64_t known_to_live_ns, absl::Durat
   return {ReadAnswer(memory->file), ""};
 }
 
+std::string BootId() {
+  std::string id;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
+  return id;
+}
+
 }  // namespace bdn::cli

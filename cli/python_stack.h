@@ -23,6 +23,10 @@ struct PythonStack {
 // process that is meant lived: one that began later has only the same number.
 PythonStack AskForPythonStack(int64_t pid, int64_t known_to_live_ns, absl::Duration patience);
 
+// Returns the id of this machine's boot, by which a recording says where it was made; empty where
+// the system tells none.
+std::string BootId();
+
 }  // namespace bdn::cli
 
 #endif  // BANDONEON_CLI_PYTHON_STACK_H_

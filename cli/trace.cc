@@ -10,7 +10,6 @@
 #include "absl/strings/str_format.h"
 #include "cli/commands.h"
 #include "cli/python_stack.h"
-#include "common/telemetry/system_samples.h"
 #include "trace/hang_report.h"
 #include "trace/job_trace.h"
 #include "trace/step_report.h"
@@ -70,8 +69,8 @@ constexpr Flag kHangFlags[] = {
 constexpr char kHangUsage[] =
     "usage: bandoneon trace hang DIR [options]\n\n"
     "Says which node all others wait for where the recordings end: the tensor and step, and what "
-    "it did last;\nand, while the job runs, on the machine of that node's program, the Python stacks "
-    "of its threads.\n";
+    "it did last;\nand, while the job runs, on the machine of that node's program, the Python "
+    "stacks of its threads.\n";
 constexpr char kHangExamples[] =
     "  bandoneon trace hang recordings\n"
     "  bandoneon trace hang recordings --last 60s\n";
@@ -121,7 +120,7 @@ absl::StatusOr<TraceArguments> ParseArguments(std::span<const Flag> flags, Argum
 
 // Asks programs of this machine that may hold up the job for their Python stacks.
 void AskForStacks(const JobTrace& job, HangReport* report) {
-  const std::string boot_id = ReadProcLine("/proc/sys/kernel/random/boot_id");
+  const std::string boot_id = BootId();
   for (const size_t i : NodesToAsk(job, *report)) {
     NodeState* const state = &report->nodes[i];
     const NodeTrace& trace = job.nodes[state->node].trace;
