@@ -29,7 +29,7 @@
 namespace bdn::cli {
 namespace {
 
-constexpr char kMemoryName[] = "/memfd:bandoneon-stacks-";
+constexpr char kMemoryName[] = "/memfd:bandoneon-stack-";
 constexpr off_t kMostBytes = 64 << 10;
 // The handler writes line by line. Nothing more is expected where nothing came for so long.
 constexpr absl::Duration kPause = absl::Milliseconds(50);
@@ -67,7 +67,7 @@ std::optional<ProcessState> StateOf(const std::string& folder) {
                       ticks / static_cast<double>(sysconf(_SC_CLK_TCK)) - slept};
 }
 
-// A process's memory for its stacks, and the signal that has them written.
+// A process's memory for its stack, and the signal that has it written.
 struct StackMemory {
   FileDescriptor file;
   int signal = 0;

@@ -70,7 +70,7 @@ constexpr char kHangUsage[] =
     "usage: bandoneon trace hang DIR [options]\n\n"
     "Says which node all others wait for where the recordings end: the tensor and step, and what "
     "it did last;\nand, while the job runs, on the machine of that node's program, the Python "
-    "stacks of its threads.\n";
+    "stack of its main thread.\n";
 constexpr char kHangExamples[] =
     "  bandoneon trace hang recordings\n"
     "  bandoneon trace hang recordings --last 60s\n";
@@ -118,20 +118,20 @@ absl::StatusOr<TraceArguments> ParseArguments(std::span<const Flag> flags, Argum
   return arguments;
 }
 
-// Asks programs of this machine that may hold up the job for their Python stacks.
-void AskForStacks(const JobTrace& job, HangReport* report) {
+// Asks programs of this machine that may hold up the job for their Python stack.
+void AskForStack(const JobTrace& job, HangReport* report) {
   const std::string boot_id = BootId();
   for (const size_t i : NodesToAsk(job, *report)) {
     NodeState* const state = &report->nodes[i];
     const NodeTrace& trace = job.nodes[state->node].trace;
     if (boot_id.empty() || trace.facts.boot_id != boot_id) {
-      state->why_no_stacks =
+      state->why_no_stack =
           "it may be asked on its own machine alone, by this command with its recording there";
       continue;
     }
     PythonStack answer = AskForPythonStack(trace.facts.pid, trace.LastSign(), kStackPatience);
-    state->stacks = std::move(answer.text);
-    state->why_no_stacks = std::move(answer.why_not);
+    state->stack = std::move(answer.text);
+    state->why_no_stack = std::move(answer.why_not);
   }
 }
 
@@ -221,7 +221,7 @@ int TraceHangCommand(Arguments args) {
   const auto job = ReadJob(arguments->directory, arguments->selection);
   if (!job.ok()) return Failed(kName, job.status());
   HangReport report = ExplainHang(*job);
-  AskForStacks(*job, &report);
+  AskForStack(*job, &report);
   Print(arguments->flags.Has("json") ? HangJson(*job, report) : HangText(*job, report));
   return 0;
 }

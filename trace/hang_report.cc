@@ -315,18 +315,18 @@ class HangFinder {
   HangReport report_;
 };
 
-std::string StacksText(const JobTrace& job, const NodeState& state) {
+std::string StackText(const JobTrace& job, const NodeState& state) {
   const JobNode& node = job.nodes[state.node];
-  if (!state.why_no_stacks.empty()) {
+  if (!state.why_no_stack.empty()) {
     return absl::StrFormat("\nThere is no Python stack of %s (pid %d on %s): %s.\n",
                            job.NodeName(state.node), node.trace.facts.pid, node.trace.facts.host,
-                           state.why_no_stacks);
+                           state.why_no_stack);
   }
-  if (state.stacks.empty()) return "";
+  if (state.stack.empty()) return "";
   std::string text =
-      absl::StrFormat("\nThe Python stacks of %s (pid %d on %s):\n", job.NodeName(state.node),
+      absl::StrFormat("\nThe Python stack of %s (pid %d on %s):\n", job.NodeName(state.node),
                       node.trace.facts.pid, node.trace.facts.host);
-  for (const absl::string_view line : absl::StrSplit(state.stacks, '\n', absl::SkipEmpty())) {
+  for (const absl::string_view line : absl::StrSplit(state.stack, '\n', absl::SkipEmpty())) {
     absl::StrAppend(&text, "  ", line, "\n");
   }
   return text;
@@ -373,7 +373,7 @@ std::string HangText(const JobTrace& job, const HangReport& report) {
                     seconds(state.last_mark, state.last_mark_age_s)});
   }
   absl::StrAppend(&text, "\n", TextTable(rows));
-  for (const NodeState& state : report.nodes) absl::StrAppend(&text, StacksText(job, state));
+  for (const NodeState& state : report.nodes) absl::StrAppend(&text, StackText(job, state));
   if (report.rounds.empty()) return text;
   TableRows rounds = {{"OPEN ROUND", "STEP", "PUSHED BY", "WAITS FOR"}};
   const auto names = [&job](const std::vector<NodeId>& nodes) {
@@ -413,8 +413,8 @@ std::string HangJson(const JobTrace& job, const HangReport& report) {
                              {"last_age_s", state.last_age_s},
                              {"last_mark", state.last_mark},
                              {"last_mark_age_s", state.last_mark_age_s}});
-    if (!state.stacks.empty()) json["nodes"].back()["stacks"] = state.stacks;
-    if (!state.why_no_stacks.empty()) json["nodes"].back()["why_no_stacks"] = state.why_no_stacks;
+    if (!state.stack.empty()) json["nodes"].back()["stack"] = state.stack;
+    if (!state.why_no_stack.empty()) json["nodes"].back()["why_no_stack"] = state.why_no_stack;
   }
   for (const OpenRound& round : report.rounds) {
     json["open_rounds"].push_back({{"tensor", job.NameOf(round.key)},

@@ -21,11 +21,11 @@ struct NodeState {
   bool has_ended = false;     // it closed its recording in order
   bool is_silent = false;     // it did not, and gave no sign while others did
   size_t open_exchanges = 0;  // of a worker: pushed, and not answered
-  // The Python stacks of its threads or, as the end of a sentence about its process, why there are
-  // none; both are empty where nobody has asked. ExplainHang does not: the reader of recordings
+  // The Python stack of its main thread or, as the end of a sentence about its process, why there
+  // is none; both are empty where nobody has asked. ExplainHang does not: the reader of recordings
   // sends nothing to processes.
-  std::string stacks;
-  std::string why_no_stacks;
+  std::string stack;
+  std::string why_no_stack;
 };
 
 // A round that some workers have pushed and others have not.
@@ -46,7 +46,7 @@ struct HangReport {
 // Says whom a job waits for where its recordings end.
 HangReport ExplainHang(const JobTrace& job);
 
-// Returns the nodes, as indices of the report's, whose programs' stacks may say why the job hangs:
+// Returns the nodes, as indices of the report's, whose programs' stack may say why the job hangs:
 // the workers for which an open round waits or, where no worker is missing, all that have not
 // ended.
 std::vector<size_t> NodesToAsk(const JobTrace& job, const HangReport& report);

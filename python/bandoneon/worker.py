@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Callable, Iterable, Iterator, NamedTuple, Protocol, Sequence
 
-from . import _native, errors, stacks
+from . import _native, errors, stack_signal
 from .completions import FOREVER_SECONDS, Callback, Completions
 from .endings import describe, ending_of
 from .interrupts import REPORT_SECONDS as _REPORT_SECONDS
@@ -251,7 +251,7 @@ class Worker:
 
         run_interruptibly(run, undo=self.close)
         log_as_json()
-        stacks.offer()
+        stack_signal.offer()
         self.rank: int = self._lib.bdn_rank(self._handle)
         # The number of workers that have joined: all ranks are below it, whoever is lost later.
         self.size: int = self._lib.bdn_joined_size(self._handle)

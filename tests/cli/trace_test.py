@@ -166,7 +166,7 @@ for step in range(1, 1000):
     report = json.loads(real.run("trace", "hang", folder, "--json").stdout)
     assert report["sentence"].startswith("worker 1 has not")
     # That is the latest: the process was killed meanwhile.
-    assert {node["name"]: node.get("why_no_stacks") for node in report["nodes"]} == {"worker 0": None, "worker 1": "it has ended", "server 0": None}
+    assert {node["name"]: node.get("why_no_stack") for node in report["nodes"]} == {"worker 0": None, "worker 1": "it has ended", "server 0": None}
 
 
 @pytest.mark.parametrize("loop", ["while True: pass", "sum(range(10 ** 13))"], ids=["Python", "C-that-keeps-the-interpreter"])
@@ -196,10 +196,10 @@ for step in range(1, 1000):
         hang = real.run("trace", "hang", folder)
         assert hang.returncode == 0, hang.stderr
         lines = hang.stdout.splitlines()
-        at = next(i for i, line in enumerate(lines) if line.startswith(f"The Python stacks of worker 1 (pid {hung} on "))
-        stacks = [line.strip() for line in lines[at + 1:]]
-        end = stacks.index("") if "" in stacks else len(stacks)
-        found = [line for line in stacks[:end] if line.startswith(f'File "{program}"')]
+        at = next(i for i, line in enumerate(lines) if line.startswith(f"The Python stack of worker 1 (pid {hung} on "))
+        stack = [line.strip() for line in lines[at + 1:]]
+        end = stack.index("") if "" in stack else len(stack)
+        found = [line for line in stack[:end] if line.startswith(f'File "{program}"')]
         assert found == [f'File "{program}", line 8 in never_ends', f'File "{program}", line 14 in <module>'], hang.stdout
     run.kill()
     run.communicate(timeout=LIMIT)

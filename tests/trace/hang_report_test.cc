@@ -88,7 +88,7 @@ TEST(HangReport, NamesTheWorkerThatHasNotPushed) {
   EXPECT_THAT(text, HasSubstr("a           6     worker 0, worker 2  worker 1"));
 }
 
-TEST(HangReport, SaysWhoseStacksMayTellWhyItHangs) {
+TEST(HangReport, SaysWhoseStackMayTellWhyItHangs) {
   HungJob hung;
   hung.Push(0, 7, 6, 6 * kSecondUs);
   hung.Push(2, 7, 6, 6 * kSecondUs + 100);
@@ -102,23 +102,22 @@ TEST(HangReport, SaysWhoseStacksMayTellWhyItHangs) {
   EXPECT_THAT(NodesToAsk(job, report), testing::ElementsAre(0, 1));
 }
 
-TEST(HangReport, ShowsStacksOrWhyThereAreNone) {
+TEST(HangReport, ShowsTheStackOrWhyThereIsNone) {
   const JobTrace job = HungJob().Join();
   HangReport report = ExplainHang(job);
   EXPECT_THAT(HangText(job, report), testing::Not(HasSubstr("stack")));
-  report.nodes[0].stacks =
-      "Current thread 1 (most recent call first):\n  File \"a.py\", line 3 in f\n";
-  report.nodes[1].why_no_stacks = "it has ended";
+  report.nodes[0].stack = "Stack (most recent call first):\n  File \"a.py\", line 3 in f\n";
+  report.nodes[1].why_no_stack = "it has ended";
   const std::string text = HangText(job, report);
-  EXPECT_THAT(text, HasSubstr("The Python stacks of worker 0 (pid 4000 on host-boot):\n"
-                              "  Current thread 1 (most recent call first):\n"
+  EXPECT_THAT(text, HasSubstr("The Python stack of worker 0 (pid 4000 on host-boot):\n"
+                              "  Stack (most recent call first):\n"
                               "    File \"a.py\", line 3 in f\n"));
   EXPECT_THAT(text, HasSubstr("There is no Python stack of worker 1 (pid 4001 on host-boot): "
                               "it has ended.\n"));
   const auto json = nlohmann::json::parse(HangJson(job, report));
-  EXPECT_THAT(json["nodes"][0]["stacks"].get<std::string>(), StartsWith("Current thread 1"));
-  EXPECT_EQ(json["nodes"][1]["why_no_stacks"], "it has ended");
-  EXPECT_FALSE(json["nodes"][2].contains("stacks"));
+  EXPECT_THAT(json["nodes"][0]["stack"].get<std::string>(), StartsWith("Stack ("));
+  EXPECT_EQ(json["nodes"][1]["why_no_stack"], "it has ended");
+  EXPECT_FALSE(json["nodes"][2].contains("stack"));
 }
 
 TEST(HangReport, ListsWorkersByTheirRanks) {

@@ -1,4 +1,4 @@
-"""The Python stacks of this process, for `bandoneon trace hang` to ask for while a job hangs (docs/tracing.md)."""
+"""The Python stack of this process, for `bandoneon trace hang` to ask for while a job hangs (docs/tracing.md)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ _offers = False
 
 
 def offer() -> None:
-    """Has a real-time signal write the stacks of all threads into memory of this process, which its user can read.
+    """Has a real-time signal write the main thread's stack into memory of this process, which its user can read.
 
-    Python's faulthandler writes them within the signal's handler, so that a thread which never gives the interpreter
-    back does not hold them up. The memory is a file without a directory, `bandoneon-stacks-NUMBER` among the process's
+    Python's faulthandler writes it within the signal's handler, so that a thread which never gives the interpreter
+    back does not hold it up. It leaves other threads out: what they run changes while it would be read, and that has
+    crashed processes. The memory is a file without a directory, `bandoneon-stack-NUMBER` among the process's
     descriptors, and that is how an asker learns the signal's number. Nothing is done where every real-time signal has a
     use, or the system has no such memory. Thread-safe; calls after the first one do nothing.
     """
@@ -30,10 +31,10 @@ def offer() -> None:
         if number is None:
             return
         with contextlib.suppress(OSError, RuntimeError, AttributeError):
-            file = os.memfd_create(f"bandoneon-stacks-{number}")
+            file = os.memfd_create(f"bandoneon-stack-{number}")
             # An asker empties the memory, and each answer begins where it ends.
             fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)
-            faulthandler.register(number, file=file, all_threads=True, chain=False)
+            faulthandler.register(number, file=file, all_threads=False, chain=False)
 
 
 def _free_signal() -> int | None:
