@@ -36,6 +36,11 @@ class CostMeter {
       const int64_t since = ended == ends.begin() ? queued : std::max(queued, *std::prev(ended));
       return std::max<int64_t>(0, begun - since);
     }
+    // Returns whether a task ended between these two times.
+    bool WasBusyBetween(int64_t queued, int64_t begun) const {
+      const auto ended = std::upper_bound(ends.begin(), ends.end(), begun);
+      return ended != ends.begin() && *std::prev(ended) > queued;
+    }
   };
 
   // Splits what exchanges waited for threads into what a replay finds out anew, because all threads
@@ -82,8 +87,11 @@ class CostMeter {
         costs.decode_wake_ns = pool.Unexplained(here, decoding);
       }
       if (exchange.server < 0) continue;
-      costs.accept_wake_ns = shards[{key.server, key.shard}].Unexplained(
-          exchange.At(ExchangePoint::kArrived), exchange.At(ExchangePoint::kTaken));
+      const PoolTimes& shard = shards[{key.server, key.shard}];
+      const int64_t arrived = exchange.At(ExchangePoint::kArrived);
+      const int64_t taken = exchange.At(ExchangePoint::kTaken);
+      (shard.WasBusyBetween(arrived, taken) ? costs.accept_gap_ns : costs.accept_wake_ns) =
+          shard.Unexplained(arrived, taken);
     }
   }
 

@@ -244,6 +244,7 @@ class Recutter {
       sum.costs.decode_ns += one->decode_ns;
       sum.costs.encode_wake_ns += one->encode_wake_ns / count;
       sum.costs.accept_wake_ns += one->accept_wake_ns / count;
+      sum.costs.accept_gap_ns += one->accept_gap_ns / count;
       sum.costs.decode_wake_ns += one->decode_wake_ns / count;
       sum.costs.send_ns += one->send_ns / count;
       sum.costs.reply_ns += one->reply_ns / count;

@@ -25,7 +25,8 @@ struct ExchangeCosts {
   uint32_t reply_bytes = 0;
   // Until a thread that was free began with it.
   int64_t encode_wake_ns = 0;
-  int64_t accept_wake_ns = 0;
+  int64_t accept_wake_ns = 0;  // of a shard that had nothing to do when the push came
+  int64_t accept_gap_ns = 0;   // between the push and the one that the shard had before
   int64_t decode_wake_ns = 0;
   int64_t encode_ns = 0;
   int64_t send_ns = 0;    // on its way to the server, beyond what the link's rate explains

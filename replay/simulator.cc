@@ -69,6 +69,7 @@ struct Waiting {
   Urgency urgency;
   uint32_t exchange = 0;
   uint32_t round = kNone;  // of a shard's queue: a round that only has to close
+  int64_t came = 0;        // of a shard's queue: the time
 
   friend bool LessUrgent(const Waiting& a, const Waiting& b) {
     return IsLessUrgent(a.urgency, b.urgency);
@@ -390,7 +391,7 @@ class Simulator {
     const ExchangeState& state = exchanges_[exchange];
     if (ExchangeTimes* times = TimesOf(exchange)) times->arrived = now_;
     Shard& shard = ServerOf(state).shards[KeyOf(state).shard];
-    Push(&shard.queue, {{state.costs->priority, number_++}, exchange});
+    Push(&shard.queue, {{state.costs->priority, number_++}, exchange, kNone, now_});
     RunShard(state.costs->key);
   }
 
@@ -402,7 +403,8 @@ class Simulator {
     RunShard(state.costs->key);
   }
 
-  // Has the shard of a key take its next push.
+  // Has the shard of a key take its next push, if it is free. A thread that is idle when a push
+  // comes has to wake; one that is busy for longer than that does not.
   void RunShard(uint32_t key) {
     Shard& shard = servers_[model_.keys[key].server].shards[model_.keys[key].shard];
     if (shard.is_busy || shard.queue.empty()) return;
@@ -415,7 +417,8 @@ class Simulator {
     int64_t at = now_;
     const bool is_push = shard.now.round == kNone;
     if (is_push) {
-      const int64_t taken = now_ + state.costs->accept_wake_ns;
+      const int64_t awake = std::max(now_, shard.now.came + state.costs->accept_wake_ns);
+      const int64_t taken = awake + state.costs->accept_gap_ns;
       at = taken + state.costs->accept_ns;
       ++round.accepted;
       exchanges_[shard.now.exchange].next_of_round = std::exchange(round.first, shard.now.exchange);

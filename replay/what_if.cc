@@ -57,8 +57,9 @@ void TakeMedianByKey(int64_t Record::*field, const ForEach& for_each) {
 void TakeMediansOfCosts(ReplayModel* model) {
   for (const auto field :
        {&ExchangeCosts::encode_wake_ns, &ExchangeCosts::accept_wake_ns,
-        &ExchangeCosts::decode_wake_ns, &ExchangeCosts::encode_ns, &ExchangeCosts::send_ns,
-        &ExchangeCosts::accept_ns, &ExchangeCosts::reply_ns, &ExchangeCosts::decode_ns}) {
+        &ExchangeCosts::accept_gap_ns, &ExchangeCosts::decode_wake_ns, &ExchangeCosts::encode_ns,
+        &ExchangeCosts::send_ns, &ExchangeCosts::accept_ns, &ExchangeCosts::reply_ns,
+        &ExchangeCosts::decode_ns}) {
     TakeMedianByKey<ExchangeCosts>(field,
                                    [model](const auto& use) { ForEachExchange(model, use); });
   }

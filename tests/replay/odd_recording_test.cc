@@ -85,8 +85,8 @@ TEST(OddRecording, TakesMediansOfWaking) {
   }
   const ReplayReport report = Replay(recorded.Join(), {"median"});
   EXPECT_THAT(report.same.durations_ns, Contains(1710 * kUs));
-  // Both push at once then, and the shard takes 20 us for the first push.
-  EXPECT_THAT(report.predicted.durations_ns, Each(730 * kUs));
+  // Both push at once then, and the shard takes 10 us for the first push.
+  EXPECT_THAT(report.predicted.durations_ns, Each(720 * kUs));
 }
 
 TEST(OddRecording, SaysHowManyStepsAllHave) {

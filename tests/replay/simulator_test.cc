@@ -128,6 +128,16 @@ TEST(Simulator, WaitsForTheSlowestWorker) {
   EXPECT_EQ(result.rounds[0].closed, 32 * kMs);
 }
 
+TEST(Simulator, WakesAShardOnceForPushesThatComeTogether) {
+  ModelByHand job(4, 1, 0);
+  ExchangeCosts costs = Costs();
+  costs.accept_wake_ns = 5 * kMs;
+  job.Key(1, 0, costs, {});
+  for (size_t i = 0; i < 4; ++i) job.Program(i, 0);
+  // All come at 1 ms; the shard wakes at 6 and takes 1 ms for each.
+  EXPECT_EQ(job.Play().rounds[0].closed, 10 * kMs);
+}
+
 TEST(Simulator, SharesTheLinkOfAServerAmongItsWorkers) {
   ModelByHand job(4, 1, kRate);
   job.Key(1, 0, Costs(), {});
