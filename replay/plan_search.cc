@@ -94,8 +94,16 @@ class Search {
     std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
       return std::pair(a.first, a.second->size()) < std::pair(b.first, b.second->size());
     });
+    std::vector<std::pair<int64_t, const Choice*>> taken;
     for (const auto& [ns, choice] : order) {
       if (search.plans.size() == kMostPlans) break;
+      // A setting that changes nothing makes no other plan.
+      const auto has_it = [&, ns = ns, choice = choice](const auto& plan) {
+        return plan.first == ns && std::includes(choice->begin(), choice->end(),
+                                                 plan.second->begin(), plan.second->end());
+      };
+      if (std::any_of(taken.begin(), taken.end(), has_it)) continue;
+      taken.emplace_back(ns, choice);
       BDN_ASSIGN_OR_RETURN(ReplaySettings settings, SettingsOf(*choice));
       search.plans.push_back({std::move(settings), times_.at(*choice)});
     }

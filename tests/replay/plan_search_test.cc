@@ -70,6 +70,17 @@ TEST(PlanSearch, FindsWhatIsFasterByTheReplay) {
   }
 }
 
+TEST(PlanSearch, MakesNoPlanOfASettingThatChangesNothing) {
+  const JobTrace job = SmallPartitions(4096);
+  const auto replayer = Replayer::Make(job, "");
+  const auto search = SearchPlans(*replayer, {});
+  ASSERT_TRUE(search.ok()) << search.status().message();
+  for (const Plan& plan : search->plans) {
+    // A tensor of 8 MiB is no small one.
+    EXPECT_THAT(plan.settings.texts, Not(Contains(testing::HasSubstr("fusion-bytes"))));
+  }
+}
+
 TEST(PlanSearch, NamesTheCodecWhoseCostsAreMissing) {
   const JobTrace job = SmallPartitions(4096);
   const auto replayer = Replayer::Make(job, "");
