@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <cmath>
 #include <set>
+#include <span>
 
 #include "common/base/endian.h"
 #include "common/wire/headers.h"
@@ -59,7 +61,7 @@ class RowKeyTest : public ::testing::Test {
     for (size_t i = 0; i < rows.size(); ++i) {
       if (!rows[i].has_value()) continue;
       const auto out = WriteRowBlock(rows[i]->ids, rows[i]->wanted, payload.parts[i]);
-      std::memcpy(out.data(), rows[i]->values.data(), out.size());
+      std::ranges::copy(std::as_bytes(std::span(rows[i]->values)), out.begin());
     }
     return payload.bytes;
   }
