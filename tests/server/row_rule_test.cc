@@ -180,15 +180,15 @@ TEST(RowTables, AreScannedInShortLooksEvenIfNothingHasChanged) {
   const auto rule = MakeRowRule(*RowRuleSpec::Parse("sgd"));
   RowTable table({}, rule.get(), 1, 0);
   for (uint64_t id = 0; id < kMany; ++id) table.Set(id, std::vector<float>{1});
-  const RowTable::Scanned first = table.Scan(0, /*since=*/9, 10);
+  const RowTable::Scanned first = table.Scan(RowList::kRows, 0, /*since=*/9, 10);
   EXPECT_TRUE(first.records.empty());
   EXPECT_GT(first.next, 0u);
-  EXPECT_LT(first.next, table.places());
-  EXPECT_EQ(table.Scan(first.next, /*since=*/9, 10).next, 0u);
+  EXPECT_LT(first.next, table.places(RowList::kRows));
+  EXPECT_EQ(table.Scan(RowList::kRows, first.next, /*since=*/9, 10).next, 0u);
   size_t told = 0;
   uint64_t place = 0;
   do {
-    const RowTable::Scanned piece = table.Scan(place, /*since=*/0, 1000);
+    const RowTable::Scanned piece = table.Scan(RowList::kRows, place, /*since=*/0, 1000);
     told += piece.records.size();
     EXPECT_TRUE(std::ranges::is_sorted(piece.records));
     place = piece.next;
