@@ -11,7 +11,7 @@
 
 namespace bdn::cli {
 
-// How a job is run to measure its steps.
+// The way in which a job is run to measure its steps.
 struct TrialOptions {
   size_t workers = 1;
   PlanSettings settings;             // those of every run, as of --set

@@ -46,7 +46,7 @@ double SecondsOf(clockid_t clock) {
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) / kSecond;
 }
 
-// What /proc/PID/stat says of a process.
+// The state of a process, by /proc/PID/stat.
 struct ProcessState {
   char letter = 0;   // 'T': stopped
   double began = 0;  // seconds of CLOCK_MONOTONIC
@@ -73,7 +73,7 @@ struct StackMemory {
   int signal = 0;
 };
 
-// Whether the process handles the signal. Without a handler it would be its end.
+// Returns whether the process handles the signal, which would end it otherwise.
 bool Handles(const std::string& folder, int signal) {
   constexpr char kCaught[] = "SigCgt:\t";
   for (const std::string& line :
@@ -158,7 +158,7 @@ PythonStack AskForPythonStack(int64_t pid, int64_t known_to_live_ns, absl::Durat
   }
   const auto memory = FindMemory(folder);
   if (!memory.has_value()) return {"", "its program is not Python's, or offers none"};
-  // What was asked for before.
+  // An earlier answer may be there.
   if (ftruncate(memory->file.get(), 0) != 0 ||
       syscall(SYS_pidfd_send_signal, process.get(), memory->signal, nullptr, 0) != 0) {
     return {"", absl::StrCat("it cannot be asked: ", std::strerror(errno))};

@@ -25,7 +25,7 @@ constexpr int kFormat = 1;
 // A file of rows may also be of this one, and has then the ids that were removed and the candidates
 // behind the rows.
 constexpr int kFormatOfLists = 2;
-// Of an id that was removed, and of a candidate.
+// The bytes of the record of a candidate, or of an id that was removed.
 constexpr size_t kCountersBytes = 8;
 constexpr size_t kMostHeadBytes = size_t{1} << 16;
 constexpr size_t kMostPieceBytes = size_t{16} << 20;
@@ -359,7 +359,7 @@ absl::StatusOr<std::vector<SavedTable>> ReadSavedTables(const std::string& direc
 }
 
 absl::StatusOr<FoundRecords> FindRecords(const SavedTable& table, uint64_t since) {
-  // What a file says of an id: that it has a row, or that it was removed.
+  // A file's word on an id: it has a row, or was removed.
   struct Mention {
     RecordPlace place;
     bool is_row = false;

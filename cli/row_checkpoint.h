@@ -47,7 +47,7 @@ struct FoundRecords {
   uint64_t removed_since = 0;
 };
 // Reads and checks all files of a table, and returns the places of its rows, and what was removed.
-// What did not change after `since` updates of the table is left out. DataLoss names file and
+// Rows that did not change after `since` updates of the table are left out. DataLoss names file and
 // table.
 absl::StatusOr<FoundRecords> FindRecords(const SavedTable& table, uint64_t since);
 

@@ -124,7 +124,8 @@ struct ReplayModel {
   // Texts of settings of the recorded job; empty where it had the default.
   std::string push_spec;
   std::string pull_spec;
-  // How tensors became keys. Older recordings do not say it, and have the defaults here.
+  // The settings by which tensors became keys. Older recordings do not have them, and get the
+  // defaults here.
   uint64_t partition_bytes = 0;
   uint64_t fusion_bytes = 0;
   uint64_t min_compress_bytes = 0;

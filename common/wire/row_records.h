@@ -29,7 +29,7 @@ inline constexpr uint32_t kRowLists = 3;
 // The counters at the end of a record, behind its values and moments. Of the other lists a record
 // is nothing else.
 struct RowCounters {
-  // Of a row; of a candidate the updates that had its gradient; of an id that was removed 1 where
+  // A row's updates; a candidate's, that had its gradient; and for an id that was removed 1 where
   // it was a row, and 0 where it was never more than a candidate.
   uint32_t updates = 0;
   // The table's updates when the row was changed last, the candidate pushed last, or the id

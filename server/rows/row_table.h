@@ -156,7 +156,8 @@ class RowTable {
   std::unique_ptr<RowStore> store_;
   std::unique_ptr<RowStore> candidates_;
   std::unique_ptr<RowStore> removed_;
-  // Of tables that are bounded and evict, and of those that are bounded and admit.
+  // The first is there where the table is bounded and evicts, the second where it is bounded and
+  // admits.
   std::optional<RowCells> row_cells_;
   std::optional<RowCells> candidate_cells_;
   uint64_t updates_ = 0;
