@@ -148,6 +148,8 @@ TEST(GroupCluster, KeepsWeightsAndTheirRuleInAGroup) {
       const Floats start(4, 8.0f);
       ASSERT_TRUE(SetServerState(worker, ids->at(0), StatePart::kWeights, start, 0, kLong).ok());
     }
+    // A state is set between steps, so the other's push must not be there yet.
+    ASSERT_TRUE(worker.Meet(NameAmong("weights are set", tensor.ranks), kLong).ok());
     Floats weights(4, 1.0f);
     PushRequest request{.tensor = ids->at(0), .data = {.data = weights.data()}};
     request.learning_rate = 1.0f;
