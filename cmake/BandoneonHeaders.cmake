@@ -1,9 +1,9 @@
 # Headers that most files include, parsed once: a first build takes two thirds of the time. The
 # compiled headers name their build tree, so what is made with them is of no use to ccache in
-# another tree; where ccache is, and in builds that look for errors, each file is compiled by itself.
+# another tree; where ccache is, and in builds for people who edit, each file is compiled by itself.
 option(BDN_PRECOMPILE "Parse common headers once" ON)
-if(NOT BDN_PRECOMPILE OR BDN_CCACHE OR NOT CMAKE_CXX_COMPILER_ID STREQUAL GNU OR BDN_SANITIZE
-   OR NOT CMAKE_BUILD_TYPE STREQUAL "Release")
+if(NOT BDN_PRECOMPILE OR BDN_CCACHE OR NOT CMAKE_CXX_COMPILER_ID STREQUAL GNU
+   OR NOT (BDN_SANITIZE OR CMAKE_BUILD_TYPE STREQUAL "Release"))
   set(BDN_PRECOMPILE OFF)
 endif()
 
