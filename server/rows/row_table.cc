@@ -271,8 +271,8 @@ void RowTable::RemoveCandidate(uint64_t id) {
 
 std::vector<uint64_t> RowTable::Lowest(RowList list, std::span<const uint64_t> ids,
                                        size_t count) const {
-  // Of equal scores the row that was updated longest ago, or least often, goes, and then the lowest
-  // id: no two are alike, so that the order in which ids came does not matter.
+  // Equal scores are told apart by the time or the number of updates, and then by the id: no two
+  // are alike, so that the order in which ids came does not matter.
   using Score = std::tuple<uint32_t, uint32_t, uint64_t>;
   const bool by_updates = list == RowList::kRows && initial_.spec.evict == TableSpec::Evict::kLfu;
   std::vector<Score> scores;

@@ -49,7 +49,7 @@ class RowSums {
 // The rows that a server holds of one table in one bucket. A row that was never updated is not
 // stored: it has its initial value, so that reading costs no memory.
 //
-// Where the table's spec says so, a row is stored only once several updates had a gradient of it;
+// The table's spec may say that a row is stored only once several updates had a gradient of it;
 // until then its id is a candidate. Rows of full cells and rows of some age are removed, and have
 // their initial values again. What becomes of a row is a function of the updates of its cell and of
 // the table's count of updates, and of nothing else. An id that was removed is kept for a while, so

@@ -124,7 +124,7 @@ def save(
         with all_or_none(worker, what):
             chains = chain_to_go_on(state, max(known, key=_number_of), rows_every)
             forgotten = _forgotten(worker, tables, chains)
-        # Where a server has forgotten what was removed since the save before, no worker goes on with the chain.
+        # A server may have forgotten what was removed since the save before. Then no worker goes on with the chain.
         if any(_gather(worker, forgotten)):
             chains = {}
     writes = worker.rank == 0 or layout != "rank0"

@@ -60,8 +60,8 @@ class EF21(WrappedOptimizer):
     the backward pass. A parameter without a gradient counts as one of zeros; a frozen one is not stepped. A
     step in which any worker's momentum is not finite is left out by all, and `skipped_steps` counts it.
     A GradScaler is refused: it skips step() in the worker that overflowed, and the others wait; use bfloat16.
-    Where a worker is lost (min-workers), or comes, h is a mean over others than those that take part. So the next step()
-    first makes it the mean of the h_i of those who are there, by one exchange of full precision.
+    A worker that is lost (min-workers), or comes, leaves h a mean over others than those that take part. So the next
+    step() first makes it the mean of the h_i of those that are present, by one exchange of full precision.
     """
 
     @takes_links("overrides", "prefix", "timeout")
