@@ -89,6 +89,10 @@ def check(verdicts, place, kind, within=40, begin=QUIET):
     assert is_busy or steps[0] <= begin + within, verdicts
 
 
+def without_numbers(sentence):
+    return re.sub(r"\d+(\.\d+)?", "N", sentence)
+
+
 def test_a_worker_that_was_stopped_is_named(start):
     job = start(steps=QUIET + 30)
     job.process.wait_for(f"step {QUIET}\n")
@@ -118,8 +122,10 @@ def test_a_worker_that_computes_a_tenth_longer_is_named_by_log_status_and_heat(s
     assert re.search(r"^HOST +NODE +COMPUTE +INPUT +GC +RUN QUEUE +LINK +SERVER$", text, re.MULTILINE)
     said = [(nodes.get(suspect["node"], "host"), suspect["kind"]) for suspect in status["suspects"]]
     assert set(said) <= {("worker 1", "compute"), ("host", "host")}
+    # The text was asked for a moment after the JSON: its figures may be newer, its words are the same.
+    lines = {without_numbers(line) for line in text.splitlines()}
     for suspect in status["suspects"]:
-        assert f"slow: {suspect['sentence'].split(',')[0]}" in text
+        assert any(line.startswith("slow: " + without_numbers(suspect["sentence"].split(",")[0])) for line in lines)
 
 
 @pytest.mark.long
