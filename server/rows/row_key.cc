@@ -410,14 +410,11 @@ absl::StatusOr<Buffer> RowKey::EncodeRows(const WantedRows& wanted) const {
     if (!ids.empty()) lengths[i] = RowAnswerBytes(ids.size(), link_.pull_row_bytes);
   }
   const RowPayload payload = MakeRowPayload(lengths);
-  std::vector<float> row(link_.width);
   for (size_t i = 0; i < wanted.size(); ++i) {
     if (wanted[i].ids.empty()) continue;
     MutableByteSpan out = WriteRowAnswer(wanted[i].ids.size(), payload.parts[i]);
-    for (const uint64_t id : wanted[i].ids) {
-      state_.tables[i].Read(id, row);
-      BDN_RETURN_IF_ERROR(EncodeRow(row, &out));
-    }
+    BDN_RETURN_IF_ERROR(state_.tables[i].ReadAll(
+        wanted[i].ids, [&](std::span<const float> row) { return EncodeRow(row, &out); }));
   }
   return payload.bytes;
 }

@@ -1,5 +1,7 @@
 #include "server/rows/row_round.h"
 
+#include <algorithm>
+
 #include "common/base/check.h"
 #include "common/wire/row_block.h"
 
@@ -20,7 +22,13 @@ void RowRound::Add(const KeyPlan& plan, Place place, Contribution contribution, 
 }
 
 std::vector<std::optional<RowSums>> RowRound::Sum(const RowLink& link) const {
+  struct Rows {
+    size_t table = 0;
+    ByteSpan bytes;
+    std::vector<size_t> places;
+  };
   std::vector<std::optional<RowSums>> sums(link.tables.size());
+  std::vector<Rows> all;
   RowBlock block;
   for (const auto& [place, push] : pushes_) {
     if (push.payload.empty()) continue;
@@ -38,11 +46,20 @@ std::vector<std::optional<RowSums>> RowRound::Sum(const RowLink& link) const {
       const absl::Status valid = ReadRowBlock(*(*parts)[i], limits, &block);
       if (!valid.ok()) FailCheck("a block that was valid is so no more");
       if (!sums[i].has_value()) sums[i].emplace(link.width);
-      for (size_t row = 0; row < block.ids.size(); ++row) {
-        const ByteSpan bytes = block.rows.subspan(row * link.push_row_bytes, link.push_row_bytes);
-        link.push->DecodeAdd(bytes, 1.0f,
-                             {sums[i]->Of(block.ids[row]), DType::kFloat32, link.width});
-      }
+      Rows& rows = all.emplace_back();
+      rows = {.table = i, .bytes = block.rows, .places = std::vector<size_t>(block.ids.size())};
+      std::ranges::transform(block.ids, rows.places.begin(),
+                             [&](uint64_t id) { return sums[i]->PlaceOf(id); });
+    }
+  }
+  for (std::optional<RowSums>& of : sums) {
+    if (of.has_value()) of->Grow();
+  }
+  for (const Rows& rows : all) {
+    for (size_t i = 0; i < rows.places.size(); ++i) {
+      const ByteSpan bytes = rows.bytes.subspan(i * link.push_row_bytes, link.push_row_bytes);
+      const std::span<float> sum = sums[rows.table]->at(rows.places[i]);
+      link.push->DecodeAdd(bytes, 1.0f, {sum.data(), DType::kFloat32, link.width});
     }
   }
   return sums;

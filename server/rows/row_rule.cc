@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/row_kernels.h"
+
 namespace bdn {
 namespace {
 
@@ -29,12 +31,9 @@ class SgdRowRule final : public RowRule {
 
   void Begin(std::span<float> /*moments*/) const override {}
   bool Accepts(std::span<const float> /*moments*/) const override { return true; }
-  void Update(const RowFacts& facts, uint64_t /*row_updates*/, std::span<const float> mean,
+  bool Update(const RowFacts& facts, uint64_t /*row_updates*/, std::span<const float> mean,
               std::span<float> x, std::span<float> /*moments*/) const override {
-    for (size_t i = 0; i < x.size(); ++i) {
-      const float g = decay_ == 0 ? mean[i] : mean[i] + decay_ * x[i];
-      x[i] -= facts.learning_rate * g;
-    }
+    return StepSgdRow({.rate = facts.rate, .decay = decay_}, mean.data(), x.size(), x.data());
   }
 
  private:
@@ -52,13 +51,10 @@ class AdagradRowRule final : public RowRule {
 
   void Begin(std::span<float> moments) const override { std::ranges::fill(moments, initial_); }
   bool Accepts(std::span<const float> moments) const override { return NotNegative(moments); }
-  void Update(const RowFacts& facts, uint64_t /*row_updates*/, std::span<const float> mean,
+  bool Update(const RowFacts& facts, uint64_t /*row_updates*/, std::span<const float> mean,
               std::span<float> x, std::span<float> moments) const override {
-    for (size_t i = 0; i < x.size(); ++i) {
-      const float g = decay_ == 0 ? mean[i] : mean[i] + decay_ * x[i];
-      moments[i] += g * g;
-      x[i] -= facts.learning_rate * (g / (std::sqrt(moments[i]) + eps_));
-    }
+    const GradientStep step{.rate = facts.rate, .decay = decay_, .eps = eps_};
+    return StepAdagradRow(step, mean.data(), x.size(), moments.data(), x.data());
   }
 
  private:
@@ -77,18 +73,10 @@ class RowwiseAdagradRule final : public RowRule {
 
   void Begin(std::span<float> moments) const override { moments[0] = initial_; }
   bool Accepts(std::span<const float> moments) const override { return NotNegative(moments); }
-  void Update(const RowFacts& facts, uint64_t /*row_updates*/, std::span<const float> mean,
+  bool Update(const RowFacts& facts, uint64_t /*row_updates*/, std::span<const float> mean,
               std::span<float> x, std::span<float> moments) const override {
-    const auto gradient = [&](size_t i) { return decay_ == 0 ? mean[i] : mean[i] + decay_ * x[i]; };
-    // In order and in float64, so that the bits do not depend on how a machine adds.
-    double squares = 0;
-    for (size_t i = 0; i < x.size(); ++i) {
-      const double g = gradient(i);
-      squares += g * g;
-    }
-    moments[0] += static_cast<float>(squares / static_cast<double>(x.size()));
-    const float root = std::sqrt(moments[0]) + eps_;
-    for (size_t i = 0; i < x.size(); ++i) x[i] -= facts.learning_rate * (gradient(i) / root);
+    const GradientStep step{.rate = facts.rate, .decay = decay_, .eps = eps_};
+    return StepRowwiseAdagradRow(step, mean.data(), x.size(), moments.data(), x.data());
   }
 
  private:
@@ -113,27 +101,31 @@ class AdamWRowRule final : public RowRule {
   bool Accepts(std::span<const float> moments) const override {
     return NotNegative(moments.subspan(moments.size() / 2));
   }
-  void Update(const RowFacts& facts, uint64_t row_updates, std::span<const float> mean,
+  RowFacts FactsOf(float learning_rate, uint64_t step) const override {
+    // The powers take longer than a row does.
+    return {.learning_rate = learning_rate,
+            .rate = by_row_ ? learning_rate : CorrectedRate(learning_rate, step)};
+  }
+  bool Update(const RowFacts& facts, uint64_t row_updates, std::span<const float> mean,
               std::span<float> x, std::span<float> moments) const override {
-    const uint64_t t = by_row_ ? row_updates : facts.step;
     const double lr = facts.learning_rate;
-    const auto rate =
-        static_cast<float>(lr * std::sqrt(1 - PowerOf(beta2_, t)) / (1 - PowerOf(beta1_, t)));
-    const auto keep = static_cast<float>(1 - lr * decay_);
-    const auto new1 = static_cast<float>(1 - beta1_);
-    const auto new2 = static_cast<float>(1 - beta2_);
-    float* const m = moments.data();
-    float* const v = moments.data() + x.size();
-    for (size_t i = 0; i < x.size(); ++i) {
-      const float g = mean[i];
-      m[i] += (g - m[i]) * new1;
-      v[i] += (g * g - v[i]) * new2;
-      const float kept = decay_ == 0 ? x[i] : keep * x[i];
-      x[i] = kept - rate * (m[i] / (std::sqrt(v[i]) + eps_));
-    }
+    const AdamRowStep step{
+        .new1 = static_cast<float>(1 - beta1_),
+        .new2 = static_cast<float>(1 - beta2_),
+        .keep = static_cast<float>(1 - lr * decay_),
+        .rate = by_row_ ? CorrectedRate(facts.learning_rate, row_updates) : facts.rate,
+        .eps = eps_};
+    return StepAdamRow(step, mean.data(), x.size(), moments.data(), moments.data() + x.size(),
+                       x.data());
   }
 
  private:
+  // Returns lr sqrt(1 - b2^t) / (1 - b1^t).
+  float CorrectedRate(float learning_rate, uint64_t t) const {
+    const double lr = learning_rate;
+    return static_cast<float>(lr * std::sqrt(1 - PowerOf(beta2_, t)) / (1 - PowerOf(beta1_, t)));
+  }
+
   const double beta1_;
   const double beta2_;
   const float eps_;
@@ -156,19 +148,11 @@ class FtrlRowRule final : public RowRule {
   bool Accepts(std::span<const float> moments) const override {
     return NotNegative(moments.subspan(moments.size() / 2));
   }
-  void Update(const RowFacts& /*facts*/, uint64_t /*row_updates*/, std::span<const float> mean,
+  bool Update(const RowFacts& /*facts*/, uint64_t /*row_updates*/, std::span<const float> mean,
               std::span<float> x, std::span<float> moments) const override {
-    float* const z = moments.data();
-    float* const n = moments.data() + x.size();
-    for (size_t i = 0; i < x.size(); ++i) {
-      const float g = mean[i];
-      const float root_before = std::sqrt(n[i]);
-      n[i] += g * g;
-      const float root = std::sqrt(n[i]);
-      z[i] += g - (root - root_before) / alpha_ * x[i];
-      const float l1 = z[i] < 0 ? -l1_ : l1_;
-      x[i] = std::abs(z[i]) <= l1_ ? 0.0f : -(z[i] - l1) / ((beta_ + root) / alpha_ + l2_);
-    }
+    const FtrlRowStep step{.alpha = alpha_, .beta = beta_, .l1 = l1_, .l2 = l2_};
+    return StepFtrlRow(step, mean.data(), x.size(), moments.data(), moments.data() + x.size(),
+                       x.data());
   }
 
  private:

@@ -10,10 +10,10 @@
 
 namespace bdn {
 
-// The facts of a closed round that a row rule needs.
+// The facts of a closed round that a row rule needs. A rule makes them, once for all rows.
 struct RowFacts {
   float learning_rate = 0;  // the same at every contributor
-  uint64_t step = 1;        // counts the table's updates, this one included
+  float rate = 0;           // the factor of a step, where it is another and the same for all rows
 };
 
 // An algorithm that updates one row from the mean of its gradients. Stateless, const, thread-safe.
@@ -27,9 +27,14 @@ class RowRule {
   virtual void Begin(std::span<float> moments) const = 0;
   // Returns whether moments are some that the rule can have left.
   virtual bool Accepts(std::span<const float> moments) const = 0;
-  // Makes one step of a row. `row_updates` counts the row's own updates, this one included.
-  // REQUIRES: mean.size() == x.size(); `moments` has RowRuleSpec::MomentFloats; the mean is finite.
-  virtual void Update(const RowFacts& facts, uint64_t row_updates, std::span<const float> mean,
+  // Makes the facts of a round. `step` counts the table's updates, this one included.
+  virtual RowFacts FactsOf(float learning_rate, uint64_t /*step*/) const {
+    return {.learning_rate = learning_rate, .rate = learning_rate};
+  }
+  // Makes one step of a row, and returns whether the row and its moments are finite after it.
+  // `row_updates` counts the row's own updates, this one included. REQUIRES: mean.size() ==
+  // x.size(); `moments` has RowRuleSpec::MomentFloats; the mean is finite.
+  virtual bool Update(const RowFacts& facts, uint64_t row_updates, std::span<const float> mean,
                       std::span<float> x, std::span<float> moments) const = 0;
 };
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 
 namespace bdn {
 
@@ -13,10 +14,12 @@ class RowStore {
  public:
   virtual ~RowStore() = default;
 
-  // Returns a record, which stays where it is until the next call that is not const. Null: there is
-  // none.
+  // Returns a record, which stays where it is until it is removed. Null: there is none.
   virtual float* Find(uint64_t id) = 0;
   virtual const float* Find(uint64_t id) const = 0;
+  // Finds many records, which takes less time than to find one after the other. REQUIRES:
+  // records.size() == ids.size().
+  virtual void FindAll(std::span<const uint64_t> ids, std::span<float*> records) = 0;
   // Adds a record, whose floats are not set. REQUIRES: there is none of this id.
   virtual float* Insert(uint64_t id) = 0;
   // Removes a record, and returns whether there was one.

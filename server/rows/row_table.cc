@@ -10,6 +10,7 @@
 
 #include "common/base/status.h"
 #include "common/wire/message.h"
+#include "kernels/row_kernels.h"
 
 namespace bdn {
 namespace {
@@ -25,6 +26,9 @@ constexpr size_t kKeptTenths = 9;
 constexpr uint64_t kUpdatesASweep = 1000;
 // So many removed ids are kept before any is forgotten.
 constexpr size_t kRemovedKept = 1024;
+// Records are brought to the cache so many rows before they are read. A row of 64 elements with
+// Adagrad's sums has nine lines, and the machine fetches what follows of an array by itself.
+constexpr size_t kRowsAhead = 4;
 // A candidate takes about so many bytes, its places in the index and in a cell among them.
 constexpr size_t kCandidateBytes = 40;
 
@@ -42,19 +46,28 @@ void WriteCounters(const RowCounters& value, float* counters) {
   counters[1] = std::bit_cast<float>(value.changed);
 }
 
+// Begins to bring an array to the cache; it may be null.
+void Prefetch(const float* array, size_t floats) {
+  constexpr size_t kLine = 64 / sizeof(float);
+  for (size_t i = 0; array != nullptr && i < floats; i += kLine) __builtin_prefetch(array + i);
+}
+
 bool AllFinite(std::span<const float> values) {
   return std::ranges::all_of(values, [](float value) { return std::isfinite(value); });
 }
 
 }  // namespace
 
-float* RowSums::Of(uint64_t id) {
+size_t RowSums::PlaceOf(uint64_t id) {
   const auto [place, is_new] = places_.try_emplace(id, ids_.size());
-  if (is_new) {
-    ids_.push_back(id);
-    sums_.resize(sums_.size() + width_, 0.0f);
-  }
-  return sums_.data() + place->second * width_;
+  if (is_new) ids_.push_back(id);
+  return place->second;
+}
+
+float* RowSums::Of(uint64_t id) {
+  const size_t place = PlaceOf(id);
+  Grow();
+  return sums_.data() + place * width_;
 }
 
 std::span<const float> RowSums::Find(uint64_t id) const {
@@ -74,10 +87,7 @@ std::vector<size_t> RowSums::Rising() const {
   return order;
 }
 
-bool RowSums::Scale(float factor) {
-  for (float& value : sums_) value *= factor;
-  return AllFinite(sums_);
-}
+bool RowSums::Scale(float factor) { return ScaleFinite(factor, sums_.data(), sums_.size()); }
 
 RowTable::RowTable(const InitialValues& initial, const RowRule* rule, size_t width,
                    size_t moment_floats)
@@ -132,6 +142,20 @@ void RowTable::Read(uint64_t id, std::span<float> row) const {
   const float* const record = std::as_const(*store_).Find(id);
   if (record == nullptr) return WriteInitialRow(initial_, id, row);
   std::copy_n(record, width_, row.data());
+}
+
+absl::Status RowTable::ReadAll(
+    std::span<const uint64_t> ids,
+    const std::function<absl::Status(std::span<const float> row)>& take) const {
+  std::vector<float*> stored(ids.size());
+  store_->FindAll(ids, stored);
+  std::vector<float> initial(width_);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (i + kRowsAhead < ids.size()) Prefetch(stored[i + kRowsAhead], width_);
+    if (stored[i] == nullptr) WriteInitialRow(initial_, ids[i], initial);
+    BDN_RETURN_IF_ERROR(take({stored[i] == nullptr ? initial.data() : stored[i], width_}));
+  }
+  return absl::OkStatus();
 }
 
 size_t RowTable::CountNew(std::span<const uint64_t> ids) const {
@@ -358,34 +382,38 @@ void RowTable::Load(uint64_t id, const float* stored, float* record) const {
   StoreCounters(/*row_updates=*/0, record);
 }
 
+bool RowTable::IsCandidate(uint64_t id, Stepped* stepped) const {
+  if (initial_.spec.admit <= 1) return false;
+  const float* const counted = std::as_const(*candidates_).Find(id);
+  const uint64_t before = counted == nullptr ? 0 : CountersIn(counted).updates;
+  if (before + 1 >= initial_.spec.admit) return false;
+  stepped->candidates.push_back(id);
+  stepped->added_candidates += counted == nullptr ? 1 : 0;
+  return true;
+}
+
 RowTable::Stepped RowTable::Step(RowSums* means, float learning_rate) const {
   const size_t floats = width_ + moment_floats_ + kCounters;
   const std::vector<uint64_t>& ids = means->ids();
   Stepped stepped;
   stepped.ids.reserve(ids.size());
-  stepped.records.resize(ids.size() * floats);
-  const RowFacts facts{.learning_rate = learning_rate, .step = updates_ + 1};
-  const RowStore& store = *store_;
-  const RowStore& candidates = *candidates_;
+  stepped.stored.reserve(ids.size());
+  stepped.records = std::make_unique_for_overwrite<float[]>(ids.size() * floats);
+  const RowFacts facts = rule_->FactsOf(learning_rate, updates_ + 1);
+  std::vector<float*> found(ids.size());
+  store_->FindAll(ids, found);
   for (size_t i = 0; i < ids.size(); ++i) {
-    const float* const stored = store.Find(ids[i]);
-    if (stored == nullptr && initial_.spec.admit > 1) {
-      const float* const counted = candidates.Find(ids[i]);
-      const uint64_t before = counted == nullptr ? 0 : CountersIn(counted).updates;
-      if (before + 1 < initial_.spec.admit) {
-        stepped.candidates.push_back(ids[i]);
-        stepped.added_candidates += counted == nullptr ? 1 : 0;
-        continue;
-      }
-    }
-    stepped.added += stored == nullptr ? 1 : 0;
-    float* const record = stepped.records.data() + stepped.ids.size() * floats;
+    if (i + kRowsAhead < ids.size()) Prefetch(found[i + kRowsAhead], floats);
+    if (found[i] == nullptr && IsCandidate(ids[i], &stepped)) continue;
+    stepped.added += found[i] == nullptr ? 1 : 0;
+    float* const record = stepped.records.get() + stepped.ids.size() * floats;
     stepped.ids.push_back(ids[i]);
-    Load(ids[i], stored, record);
+    stepped.stored.push_back(found[i]);
+    Load(ids[i], found[i], record);
     const uint32_t updates = std::bit_cast<uint32_t>(record[floats - kCounters]) + 1;
-    rule_->Update(facts, updates, means->at(i), {record, width_},
-                  {record + width_, moment_floats_});
-    stepped.is_finite = stepped.is_finite && AllFinite({record, floats - kCounters});
+    const bool is_finite = rule_->Update(facts, updates, means->at(i), {record, width_},
+                                         {record + width_, moment_floats_});
+    stepped.is_finite = stepped.is_finite && is_finite;
     StoreCounters(updates, record);
   }
   return stepped;
@@ -394,7 +422,9 @@ RowTable::Stepped RowTable::Step(RowSums* means, float learning_rate) const {
 size_t RowTable::Take(const Stepped& stepped) {
   const size_t floats = width_ + moment_floats_ + kCounters;
   for (size_t i = 0; i < stepped.ids.size(); ++i) {
-    std::copy_n(stepped.records.data() + i * floats, floats, FindOrInsert(stepped.ids[i]));
+    float* const stored = stepped.stored[i];
+    std::copy_n(stepped.records.get() + i * floats, floats,
+                stored != nullptr ? stored : FindOrInsert(stepped.ids[i]));
   }
   for (const uint64_t id : stepped.candidates) CountCandidate(id);
   return EndUpdate();

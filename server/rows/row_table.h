@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -25,6 +26,11 @@ class RowSums {
  public:
   explicit RowSums(size_t width) : width_(width) {}
 
+  // Returns the place of a row, which has a sum from the next call of Grow on: all rows of a step
+  // are told first, so that the sums need not move when more come.
+  size_t PlaceOf(uint64_t id);
+  // Gives rows that have none sums of zeros.
+  void Grow() { sums_.resize(ids_.size() * width_, 0.0f); }
   // Returns the sum of a row, zeros before its first gradient. Valid until the next call.
   float* Of(uint64_t id);
   // Returns the sum of a row, or nothing where it has no gradient.
@@ -73,6 +79,9 @@ class RowTable {
 
   // Writes a row's value.
   void Read(uint64_t id, std::span<float> row) const;
+  // Calls `take` with the value of each row, in order, until that returns an error, and returns it.
+  absl::Status ReadAll(std::span<const uint64_t> ids,
+                       const std::function<absl::Status(std::span<const float> row)>& take) const;
   // Returns how many of the rows are not stored yet.
   size_t CountNew(std::span<const uint64_t> ids) const;
   // Sets a row's value; its moments become those of a row that was never updated.
@@ -107,7 +116,8 @@ class RowTable {
   // nothing changes where one is not finite.
   struct Stepped {
     std::vector<uint64_t> ids;
-    std::vector<float> records;
+    std::unique_ptr<float[]> records;
+    std::vector<float*> stored;        // where each is stored; null: it is not yet
     size_t added = 0;                  // of `ids`: they are not stored yet
     std::vector<uint64_t> candidates;  // their gradients are dropped
     size_t added_candidates = 0;
@@ -115,7 +125,7 @@ class RowTable {
   };
   Stepped Step(RowSums* means, float learning_rate) const;
   // Stores the rows, counts an update of the table, and removes rows where it is time; returns how
-  // many were removed. REQUIRES: is_finite.
+  // many were removed. REQUIRES: is_finite; the table is as Step found it.
   size_t Take(const Stepped& stepped);
   // Counts a step that changes no row, so that all buckets of a table count alike; as Take.
   size_t CountSkipped() { return EndUpdate(); }
@@ -123,6 +133,8 @@ class RowTable {
  private:
   // Writes the record of a row as it is; `stored` is null where it is not stored.
   void Load(uint64_t id, const float* stored, float* record) const;
+  // Returns whether a row that is not stored is not admitted yet in this step, which is noted then.
+  bool IsCandidate(uint64_t id, Stepped* stepped) const;
   // Writes the counters of a row that the table's next update, or a Set before that, changes.
   void StoreCounters(uint32_t row_updates, float* record) const;
   float* FindOrInsert(uint64_t id);

@@ -1,10 +1,17 @@
 #include "server/rows/row_rule.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/kernel_targets.h"
 #include "server/rows/row_table.h"
 #include "tests/support/normal_values.h"
 
@@ -124,6 +131,73 @@ TEST(RowRules, AreTheirFormulasInFloat64) {
       for (size_t i = 0; i < kWidth; ++i) {
         EXPECT_NEAR(row[i], plain[id].x[i], 2e-5 * std::max(1.0, std::abs(plain[id].x[i])))
             << each.spec << " row " << id;
+      }
+    }
+  }
+}
+
+// Makes some steps of one row of a width, and returns the bits of all that is left of it.
+std::vector<uint32_t> BitsOfSteps(const RowRuleSpec& spec, size_t width) {
+  const auto rule = MakeRowRule(spec);
+  std::vector<float> row = Normal(width, 5), moments(spec.MomentFloats(width));
+  rule->Begin(moments);
+  for (uint32_t t = 1; t <= 20; ++t) {
+    const std::vector<float> mean = Normal(width, 100 + t);
+    const RowFacts facts = rule->FactsOf(static_cast<float>(kRate), t + 7);
+    EXPECT_TRUE(rule->Update(facts, t, mean, row, moments));
+  }
+  std::vector<uint32_t> bits;
+  for (const auto* values : {&row, &moments}) {
+    for (const float value : *values) bits.push_back(std::bit_cast<uint32_t>(value));
+  }
+  return bits;
+}
+
+TEST(RowRules, GiveTheSameBitsOnEveryTarget) {
+  for (const Case& each : Cases()) {
+    const RowRuleSpec spec = *RowRuleSpec::Parse(each.spec);
+    for (const size_t width : {1, 7, 8, 9, 64, 67, 1024}) {
+      std::optional<std::vector<uint32_t>> first;
+      for (const std::string& target : KernelTargets()) {
+        const ScopedKernelTarget scoped(target);
+        const std::vector<uint32_t> bits = BitsOfSteps(spec, width);
+        if (!first.has_value()) first = bits;
+        EXPECT_EQ(bits, *first) << each.spec << " of width " << width << " on " << target;
+      }
+    }
+  }
+}
+
+TEST(RowRules, SayOnEveryTargetWhenARowIsNoLongerFinite) {
+  for (const Case& each : Cases()) {
+    const RowRuleSpec spec = *RowRuleSpec::Parse(each.spec);
+    const auto rule = MakeRowRule(spec);
+    for (const std::string& target : KernelTargets()) {
+      const ScopedKernelTarget scoped(target);
+      for (size_t at = 0; at < 19; ++at) {
+        std::vector<float> row(19, 1.0f), moments(spec.MomentFloats(19)), mean(19, 0.5f);
+        rule->Begin(moments);
+        row[at] = std::numeric_limits<float>::max();
+        mean[at] = -std::numeric_limits<float>::max();
+        const RowFacts facts = rule->FactsOf(std::numeric_limits<float>::max(), 1);
+        EXPECT_FALSE(rule->Update(facts, 1, mean, row, moments))
+            << each.spec << " at " << at << " on " << target;
+      }
+    }
+  }
+}
+
+TEST(RowSums, AreScaledToFiniteMeansOnEveryTarget) {
+  for (const std::string& target : KernelTargets()) {
+    const ScopedKernelTarget scoped(target);
+    for (size_t bad = 0; bad <= kWidth; ++bad) {
+      RowSums sums(kWidth);
+      for (size_t i = 0; i < kWidth; ++i) {
+        sums.Of(3)[i] = i == bad ? std::numeric_limits<float>::max() : static_cast<float>(i);
+      }
+      EXPECT_EQ(sums.Scale(1.5f), bad == kWidth) << target;
+      if (bad == kWidth) {
+        EXPECT_THAT(sums.Find(3), ::testing::ElementsAre(0, 1.5, 3, 4.5, 6, 7.5, 9));
       }
     }
   }

@@ -61,6 +61,13 @@ TEST_P(RowStoreTest, IsAMap) {
     for (size_t i = 0; i < kFloats; ++i) EXPECT_EQ(record[i], value + static_cast<float>(i));
   }
   EXPECT_EQ(std::as_const(*store_).Find(1), nullptr);
+  // Of some that are there and of some that are not.
+  std::vector<uint64_t> ids;
+  for (uint64_t i = 0; i < 900; ++i) ids.push_back(i * 0x9E3779B97F4A7C15u);
+  std::vector<float*> found(ids.size());
+  store_->FindAll(ids, found);
+  for (size_t i = 0; i < ids.size(); ++i) EXPECT_EQ(found[i], store_->Find(ids[i])) << i;
+  store_->FindAll({}, {});
   for (const uint64_t most : {1, 7, 100000}) EXPECT_EQ(All(*store_, most), expected);
   EXPECT_EQ(All(*store_->Clone(), 64), expected);
 }
@@ -91,6 +98,14 @@ TEST_P(RowStoreTest, RecordsKeepTheirPlacesWhileOthersCome) {
   for (uint64_t id = 1000; id < 3000; ++id) Put(id, 1);
   (void)store_->Visit(0, 50, to(&after));
   EXPECT_EQ(before, after);
+}
+
+TEST_P(RowStoreTest, RecordsStayWhereTheyAreInMemoryUntilTheyAreRemoved) {
+  Put(7, 1);
+  const float* const before = store_->Find(7);
+  for (uint64_t id = 1000; id < 3000; ++id) Put(id, 1);
+  for (uint64_t id = 1000; id < 2000; ++id) store_->Erase(id);
+  EXPECT_EQ(store_->Find(7), before);
 }
 
 TEST_P(RowStoreTest, ACloneIsAnotherStore) {
