@@ -131,7 +131,7 @@ std::optional<Buffer> EncodeRowPush(const RowLink& link, uint32_t bucket,
                                link.push_row_bytes);
   }
   const RowPayload payload = MakeRowPayload(lengths);
-  std::vector<float> row(link.width);
+  std::vector<float> scratch(link.width);
   for (size_t i = 0; i < tables.size(); ++i) {
     if (!lengths[i].has_value()) continue;
     const TableInCall& table = *tables[i];
@@ -141,7 +141,8 @@ std::optional<Buffer> EncodeRowPush(const RowLink& link, uint32_t bucket,
     const bool wants_none = link.rule.is_mean() && wanted.empty() && WantsSome(&table);
     MutableByteSpan out = WriteRowBlock(ids, wanted, payload.parts[i], wants_none);
     for (size_t j = 0; j < ids.size(); ++j) {
-      AddRows(table.ids, table.ids.begin(bucket) + j, table.rows.gradients, row);
+      const std::span<const float> row =
+          MergeRows(table.ids, table.ids.begin(bucket) + j, table.rows.gradients, scratch);
       const Draw draw = DrawOfRow(draws, link.tables[i].name_hash, ids[j], step);
       // Only a value that is not finite makes this fail.
       if (!link.push->Encode({row.data(), DType::kFloat32, row.size()}, scale, draw, out).ok()) {

@@ -27,6 +27,10 @@ class RowSet {
   std::span<const uint32_t> positions(size_t i) const {
     return std::span(positions_).subspan(firsts_[i], firsts_[i + 1] - firsts_[i]);
   }
+  // Returns the positions of the i-th id and of those behind it, in the order of the set.
+  std::span<const uint32_t> positions_from(size_t i) const {
+    return std::span(positions_).subspan(firsts_[i]);
+  }
 
  private:
   std::vector<uint64_t> ids_;
@@ -35,9 +39,12 @@ class RowSet {
   std::vector<size_t> firsts_;  // by id, and the end
 };
 
-// Adds up the rows of the i-th id of a set, in the order in which the caller has them, so that the
-// bits follow from the input alone. `rows` is float32[set.num_positions()][row.size()].
-void AddRows(const RowSet& set, size_t i, const float* rows, std::span<float> row);
+// Returns the sum of the rows of the i-th id of a set, added in the order in which the caller has
+// them, so that the bits follow from the input alone. `rows` is
+// float32[set.num_positions()][width], where scratch.size() is the width; one row is returned as it
+// lies there. The rows of the ids behind are brought to the cache: ids are merged in their order.
+std::span<const float> MergeRows(const RowSet& set, size_t i, const float* rows,
+                                 std::span<float> scratch);
 
 }  // namespace bdn
 
