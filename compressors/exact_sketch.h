@@ -55,10 +55,11 @@ struct ExactSketchOptions {
 // AddEncoded joins the bitmaps, adds the cells in the order of the payloads and multiplies each sum
 // by the scale. An element that cancels to zero keeps its bit. The residual is clamp(p - decoded).
 //
-// Passes over memory: Encode reads p once and scatters over the cells; decoding reads the bitmap
-// twice, the cells once in order and then about 6 times an element at random (12 bytes a cell), and
-// writes y once (DecodeAdd: only where bits are set). With a residual, encoding does both, and one
-// more pass over p.
+// Passes over memory: Encode reads p once and scatters over the cells. Decoding reads the bitmap
+// twice and the cells once, scatters each element's rank over four bytes a cell, takes each element
+// out of three cells at random (8 bytes a cell, and 12 where some cell has 64 elements or more, or
+// all of them more than 2^20), and writes y once (DecodeAdd: only where bits are set). With a
+// residual, encoding does both, and one more pass over p.
 std::shared_ptr<const Codec> MakeExactSketch(const ExactSketchOptions& options);
 
 }  // namespace bdn

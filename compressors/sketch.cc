@@ -12,22 +12,23 @@
 namespace bdn {
 namespace {
 
-// The decoder of one element: the median of its estimates in all rows. The number of rows is a
-// constant, so that the compiler unrolls the loops.
-template <size_t kRows>
-struct RowsMedian {
-  float operator()(size_t i) const {
-    float estimates[kRows];
-    for (size_t row = 0; row < kRows; ++row) {
-      const SketchPlace place = shape.Place(draw, i, row);
-      estimates[row] =
-          place.Estimate(LoadLittle<float>(in, shape.CellsOffset() + place.cell * sizeof(float)));
-    }
-    return Median(estimates);
+// A decoder of a payload's elements, tile by tile. Owned by one call, on whose stack it is.
+class Medians {
+ public:
+  Medians(const SketchShape& shape, ByteSpan in) : shape_(shape), in_(in) {}
+
+  TileValues operator()(size_t at, size_t count) {
+    const size_t size = CollectOnes(in_.data() + 8 + at / 8, DivideUp(count, 32),
+                                    static_cast<uint32_t>(at), index_);
+    MedianOfCells(PlacesOf(shape_, in_), in_.data() + shape_.CellsOffset(), index_, size, value_);
+    return {size, index_, value_};
   }
-  const SketchShape shape;
-  const ByteSpan in;
-  const Draw draw;
+
+ private:
+  const SketchShape shape_;
+  const ByteSpan in_;
+  uint32_t index_[kTile + kOnesSlack];
+  float value_[kTile];
 };
 
 class SketchCodec final : public Codec {
@@ -52,7 +53,7 @@ class SketchCodec final : public Codec {
                                     MutableByteSpan out) const override {
     BDN_RETURN_IF_ERROR(EncodeSketch(Shape(source.n()), source, draw, out));
     if (source.keeps_residual()) {
-      WithValues(out, source.n(), [&](const auto& value) { TakeBits(out, source, value); });
+      TakeBits(source, Medians(Shape(source.n()), out));
     }
     return Shape(source.n()).Bytes();
   }
@@ -63,10 +64,10 @@ class SketchCodec final : public Codec {
   }
 
   void Decode(ByteSpan in, float scale, MutableView y) const override {
-    WithValues(in, y.n, [&](const auto& value) { DecodeBits(in, scale, y, value); });
+    DecodeBits(scale, y, Medians(Shape(y.n), in));
   }
   void DecodeAdd(ByteSpan in, float scale, MutableView y) const override {
-    WithValues(in, y.n, [&](const auto& value) { DecodeAddBits(in, scale, y, value); });
+    DecodeAddBits(scale, y, Medians(Shape(y.n), in));
   }
 
   absl::StatusOr<size_t> AddEncoded(std::span<const ByteSpan> in, float scale, size_t n,
@@ -82,23 +83,6 @@ class SketchCodec final : public Codec {
     return {.n = n,
             .rows = options_.rows,
             .width = std::clamp<size_t>(static_cast<size_t>(width), 1, n)};
-  }
-
-  // Calls use(value), where value(i) returns what element i decodes to.
-  template <typename Use>
-  void WithValues(ByteSpan in, size_t n, const Use& use) const {
-    const SketchShape shape = Shape(n);
-    const Draw draw = SketchDraw(in);
-    switch (options_.rows) {
-      case 1:
-        return use(RowsMedian<1>{shape, in, draw});
-      case 3:
-        return use(RowsMedian<3>{shape, in, draw});
-      case 5:
-        return use(RowsMedian<5>{shape, in, draw});
-      default:
-        return use(RowsMedian<7>{shape, in, draw});
-    }
   }
 
   const SketchOptions options_;

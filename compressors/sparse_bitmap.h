@@ -1,8 +1,6 @@
 #ifndef BANDONEON_COMPRESSORS_SPARSE_BITMAP_H_
 #define BANDONEON_COMPRESSORS_SPARSE_BITMAP_H_
 
-#include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -17,6 +15,7 @@
 #include "compressors/payload.h"
 #include "kernels/clamp_to_finite.h"
 #include "kernels/float_kernels.h"
+#include "kernels/sketch_kernels.h"
 
 // The common part of `sketch` and `exactsketch`: their payload, its encoding and its sum, and the
 // loops that put decoded values into an array. Internal to compressors/.
@@ -39,20 +38,6 @@
 
 namespace bdn {
 
-// The position of an element in a row: a cell, counted over all rows * width, and the element's
-// sign as a float's top bit.
-struct SketchPlace {
-  size_t cell;
-  uint32_t sign;
-
-  float Signed(float value) const {
-    return std::bit_cast<float>(std::bit_cast<uint32_t>(value) ^ sign);
-  }
-  // Returns the element's value as the cell has it: s * cell, and never -0, so that a median is
-  // unique.
-  float Estimate(float value) const { return 0.0f + Signed(value); }
-};
-
 // The shape of a payload of n elements.
 struct SketchShape {
   size_t n = 0;
@@ -63,11 +48,6 @@ struct SketchShape {
   size_t NumCells() const { return rows * width; }
   size_t CellsOffset() const { return 8 + 4 * NumWords(); }
   size_t Bytes() const { return CellsOffset() + sizeof(float) * NumCells(); }
-
-  SketchPlace Place(const Draw& draw, size_t i, size_t row) const {
-    const uint32_t word = draw.Word(static_cast<uint32_t>(rows * i + row));
-    return {row * width + static_cast<size_t>(uint64_t{word} * width >> 32), word << 31};
-  }
 };
 
 // Writes the payload of the source's p. Takes one pass over p, and over the cells a write and then
@@ -85,67 +65,64 @@ absl::Status ValidateSketch(const Codec& codec, const SketchShape& shape, ByteSp
 absl::StatusOr<size_t> AddSketches(const Codec& codec, const SketchShape& shape,
                                    std::span<const ByteSpan> in, float scale, MutableByteSpan out);
 
-// Returns the draw that placed the payload's elements.
-inline Draw SketchDraw(ByteSpan in) {
-  return Draw::FromKeys(LoadLittle<uint32_t>(in, 0), LoadLittle<uint32_t>(in, 4));
+// Returns the places of the elements of a payload.
+inline SketchPlaces PlacesOf(const SketchShape& shape, ByteSpan in) {
+  const Draw draw = Draw::FromKeys(LoadLittle<uint32_t>(in, 0), LoadLittle<uint32_t>(in, 4));
+  return {.draw = draw, .rows = shape.rows, .width = shape.width};
 }
 
-// Returns the number of bits that are set.
-size_t CountBits(const SketchShape& shape, ByteSpan in);
+// The elements of a tile whose bits are set: index[k] - at is an element's place in the tile that
+// begins at `at` (modulo 2^32), and value[k] the number that it decodes to.
+struct TileValues {
+  size_t size = 0;
+  const uint32_t* index = nullptr;
+  const float* value = nullptr;
+};
 
-// Calls visit(i) for the bits that are set in words [begin / 32, ceil(end / 32)), in order.
-// REQUIRES: begin is a multiple of 32, and so is end unless it is n.
-template <typename Visit>
-void ForEachBit(ByteSpan in, size_t begin, size_t end, const Visit& visit) {
-  for (size_t at = begin; at < end; at += 32) {
-    for (auto word = LoadLittle<uint32_t>(in, 8 + at / 8); word != 0; word &= word - 1) {
-      visit(at + static_cast<size_t>(std::countr_zero(word)));
-    }
-  }
-}
+// DecodeBits, DecodeAddBits and TakeBits call values(at, count), which returns the elements of the
+// tile [at, at + count), for all tiles in order.
 
-// Sets y = scale * decoded, where value(i) returns what element i decodes to. It is called for the
-// bits that are set, in order. The other elements become +0.
-template <typename Value>
-void DecodeBits(ByteSpan in, float scale, MutableView y, Value value) {
+// Sets y = scale * decoded. The elements whose bits are not set become +0.
+template <typename Values>
+void DecodeBits(float scale, MutableView y, Values&& values) {
   float tile[kTile];
   ForEachTile(0, y.n, [&](size_t at, size_t count) {
     float* const to = y.dtype == DType::kFloat32 ? y.f32() + at : tile;
     std::memset(to, 0, count * sizeof(float));
-    ForEachBit(in, at, at + count, [&](size_t i) { to[i - at] = scale * value(i); });
+    const TileValues found = values(at, count);
+    for (size_t k = 0; k < found.size; ++k) {
+      to[found.index[k] - static_cast<uint32_t>(at)] = scale * found.value[k];
+    }
     if (to == tile) ConvertScaled({tile, DType::kFloat32, count}, 1.0f, y.Sub(at, count));
   });
 }
 
 // Adds scale * decoded to y at the bits that are set; nothing else is touched.
-template <typename Value>
-void DecodeAddBits(ByteSpan in, float scale, MutableView y, Value value) {
-  float* const to = y.f32();
-  ForEachBit(in, 0, y.n, [&](size_t i) { to[i] = to[i] + scale * value(i); });
-}
-
-// Leaves clamp(p - decoded) in the residual. A cell that other elements filled may be further from
-// p than the largest float, so the difference is clamped. REQUIRES: `in` was encoded from `source`.
-template <typename Value>
-void TakeBits(ByteSpan in, EncodeSource& source, Value value) {
-  ForEachTile(0, source.n(), [&](size_t at, size_t count) {
-    float* const p = source.Take(at, count);
-    ForEachBit(in, at, at + count,
-               [&](size_t i) { p[i - at] = ClampToFinite(p[i - at] - value(i)); });
+template <typename Values>
+void DecodeAddBits(float scale, MutableView y, Values&& values) {
+  ForEachTile(0, y.n, [&](size_t at, size_t count) {
+    float* const to = y.f32() + at;
+    const TileValues found = values(at, count);
+    for (size_t k = 0; k < found.size; ++k) {
+      float& element = to[found.index[k] - static_cast<uint32_t>(at)];
+      element = element + scale * found.value[k];
+    }
   });
 }
 
-// Returns the middle of an odd number of values, by a sorting network without branches.
-template <size_t kSize>
-float Median(float (&values)[kSize]) {
-  for (size_t end = kSize; end > 1; --end) {
-    for (size_t i = 0; i + 1 < end; ++i) {
-      const float low = std::min(values[i], values[i + 1]);
-      values[i + 1] = std::max(values[i], values[i + 1]);
-      values[i] = low;
+// Leaves clamp(p - decoded) in the residual. A cell that other elements filled may be further from
+// p than the largest float, so the difference is clamped. REQUIRES: `values` decodes the payload
+// that was encoded from `source`.
+template <typename Values>
+void TakeBits(EncodeSource& source, Values&& values) {
+  ForEachTile(0, source.n(), [&](size_t at, size_t count) {
+    float* const p = source.Take(at, count);
+    const TileValues found = values(at, count);
+    for (size_t k = 0; k < found.size; ++k) {
+      float& element = p[found.index[k] - static_cast<uint32_t>(at)];
+      element = ClampToFinite(element - found.value[k]);
     }
-  }
-  return values[kSize / 2];
+  });
 }
 
 }  // namespace bdn

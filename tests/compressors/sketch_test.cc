@@ -1,6 +1,7 @@
 // The promises of sketch and exactsketch about sparse data, which the contract's dense data cannot
 // show.
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <memory>
@@ -12,6 +13,7 @@
 #include "compressors/exact_sketch.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/kernel_targets.h"
 #include "tests/compressors/codec_inputs.h"
 #include "tests/reference/codec_reference.h"
 
@@ -88,6 +90,29 @@ TEST_P(AnySketch, SparseDataIsAsTheReferenceHasIt) {
   EXPECT_TRUE(payload == reference::Encode(GetParam(), x, {TestDraw().k0(), TestDraw().k1()}));
   EXPECT_TRUE(SameBits(Decoded(*codec_, payload, x.size()),
                        reference::Decode(GetParam(), payload, x.size())));
+}
+
+// A share of 0.24 is all that exactsketch(cells=0.3) can find again, in many rounds; 0.4 is more.
+TEST_P(AnySketch, FractionsAreAsTheReferenceHasThemOnEveryTarget) {
+  constexpr size_t kElements = 20011;
+  const Floats noise = MakeData("normal", kElements);
+  for (const double share : {0.0, 0.05, 0.24, 0.4, 1.0}) {
+    Floats x = SparseWhole(kElements, share, 1);
+    for (size_t i = 0; i < kElements; ++i) x[i] = x[i] == 0 ? 0.0f : noise[i];
+    const Payload expected = reference::Encode(GetParam(), x, {TestDraw().k0(), TestDraw().k1()});
+    const Floats decoded = reference::Decode(GetParam(), expected, kElements);
+    // Frames do not align payloads.
+    Payload shifted(expected.size() + 1);
+    std::copy(expected.begin(), expected.end(), shifted.begin() + 1);
+    for (const std::string& target : KernelTargets()) {
+      SCOPED_TRACE(target + " share " + std::to_string(share));
+      const ScopedKernelTarget on(target);
+      EXPECT_TRUE(EncodeDrawn(*codec_, x) == expected);
+      EXPECT_TRUE(SameBits(Decoded(*codec_, expected, kElements), decoded));
+      EXPECT_TRUE(
+          SameBits(DecodeToVector(*codec_, AsBytes(shifted).subspan(1), kElements), decoded));
+    }
+  }
 }
 
 TEST_P(AnySketch, SumOfPayloadsIsThePayloadOfTheSum) {
@@ -270,6 +295,44 @@ TEST(ExactSketch, FindsFractionsToRounding) {
   // 1 - (1 - e^(-3 / 1.4))^3 of them were alone in a cell.
   const double bit_exact = static_cast<double>(CountEqual(decoded, x)) - kElements;
   EXPECT_GT(1 + bit_exact / static_cast<double>(CountNonZeros(x)), 0.3);
+}
+
+// All of these elements have one cell of the first row in common, and hardly any other. From 64
+// on their number does not fit in the six bits that a narrow cell has for it.
+TEST(ExactSketch, FindsManyElementsOfOneCell) {
+  constexpr size_t kElements = 200000;
+  constexpr size_t kWidth = 667;
+  const std::string spec = "exactsketch(cells=0.01)";
+  for (const size_t count : {63, 64, 65, 127, 128, 200}) {
+    Floats x(kElements);
+    size_t found = 0;
+    for (size_t i = 0; i < kElements && found < count; ++i) {
+      const uint64_t word = TestDraw().Word(static_cast<uint32_t>(3 * i));
+      if (word * kWidth >> 32 == 5) x[i] = static_cast<float>(++found);
+    }
+    ASSERT_EQ(found, count);
+    const Payload payload = EncodeDrawn(*CodecOf(spec), x);
+    const Floats expected = reference::Decode(spec, payload, kElements);
+    for (const std::string& target : KernelTargets()) {
+      const ScopedKernelTarget on(target);
+      Floats decoded(kElements);
+      const size_t guessed = CodecOf(spec)->DecodeCounting(
+          AsBytes(payload), 1.0f, {decoded.data(), DType::kFloat32, kElements});
+      EXPECT_TRUE(SameBits(decoded, expected)) << count << " " << target;
+      EXPECT_EQ(guessed, 0u) << count << " " << target;
+    }
+    EXPECT_TRUE(SameBits(expected, x));
+  }
+}
+
+// Narrow cells hold ranks below 2^20.
+TEST(ExactSketch, FindsMoreThanAMillionElements) {
+  constexpr size_t kElements = (size_t{1} << 20) + 5000;
+  const auto codec = CodecOf("exactsketch(cells=1.5)");
+  for (const double share : {0.99, 1.0}) {
+    const Floats x = SparseWhole(kElements, share, 1);
+    EXPECT_TRUE(SameBits(Decoded(*codec, EncodeDrawn(*codec, x), kElements), x)) << share;
+  }
 }
 
 TEST(ExactSketch, TooFewCellsLeaveEstimates) {
