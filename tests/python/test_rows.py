@@ -1,11 +1,14 @@
 """Tables that servers hold, beside torch's sparse gradients of one process with the merged batch."""
 
+import copy
+
 import pytest
 import torch
 
 import bandoneon
+import bandoneon.torch as bdn
 from bandoneon.torch import rows
-from cluster_helpers import run_job
+from cluster_helpers import fill, run_job
 
 ROWS, WIDTH, WORKERS = 50, 6, 2
 
@@ -113,6 +116,28 @@ def test_no_size_of_the_job_changes_a_bit():
     other = run_job(lambda w: train(w, 10, wanted=False, **how), 3, servers=3, row_buckets=32, shards=2, seed=1)
     for name in ("item", "words"):
         assert all(torch.equal(first[0][name], served[name]) for served in first + other)
+
+
+def test_served_sgd_has_the_bits_of_a_dense_tensor_on_the_servers():
+    def run(worker):
+        dense = torch.nn.Sequential(torch.nn.Embedding(ROWS, WIDTH))
+        fill(dense)
+        served = copy.deepcopy(dense)
+        rows.serve_tables(served)
+        tables = rows.RowOptimizer(served, rule="sgd", lr=0.1, worker=worker)
+        sgd = torch.optim.SGD(dense.parameters(), lr=0.1)
+        whole = bdn.ServerOptimizer(sgd, dense.named_parameters(), push="none", pull="none", worker=worker)
+        for step in range(10):
+            ids = torch.randperm(ROWS, generator=torch.Generator().manual_seed(100 * step + worker.rank))[:12]
+            for model, optimizer in ((served, tables), (dense, whole)):
+                optimizer.zero_grad()
+                model(ids).tanh().square().mean().backward()
+                optimizer.step()
+        tables.settle()
+        worker.barrier("trained")
+        return torch.equal(tables.rows_of(served[0], torch.arange(ROWS)), dense[0].weight.detach())
+
+    assert run_job(run, 3, servers=2) == [True] * 3
 
 
 def test_a_module_may_run_twice_or_not_at_all_or_on_nothing():
