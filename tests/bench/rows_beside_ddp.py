@@ -9,6 +9,9 @@ come with the answer. Two namespaces of the network have two workers and a serve
 to the rate (needs root and `ip`; elsewhere all is one machine's, and the rate is left out). All ways are taken in
 turns within one run; medians, and the spread in brackets. Bytes are those that a worker receives in a step: payloads
 with their headers, or, of DDP, what gloo's sparse all-reduce gives each.
+
+The ways "wanted, none" and "fetched, none" are taken where they are named alone: by how much a step, 20 ms of dense
+work and the look-up of the next batch take longer than the work.
 """
 
 import argparse
@@ -48,7 +51,7 @@ def main():
             say(f"rows: {HOSTS * EACH} workers, " + (f"{mbit} Mbit/s" if names else "one machine, no rate"))
             facts.append({"mbit_per_s": mbit, "ways": run(options, mbit, names)})
     for fact in facts:
-        show(fact)
+        show(fact, options.lookups)
     if options.json:
         pathlib.Path(options.json).write_text(json.dumps(facts, indent=1) + "\n")
 
@@ -60,6 +63,7 @@ def parse():
     parser.add_argument("--rates", type=lambda text: [int(word) for word in text.split(",")], default=[100, 1000],
                         help="Mbit/s [100,1000]")
     parser.add_argument("--ways", type=lambda text: text.split(";"), default=list(WAYS), help="some of them, by ;")
+    parser.add_argument("--lookups", type=int, default=LOOKUPS, help=f"of each worker in a step [{LOOKUPS}]")
     parser.add_argument("--json", help="write all figures to this file")
     for name in ("store", "out"):
         parser.add_argument("--" + name, help=argparse.SUPPRESS)
@@ -73,6 +77,7 @@ def run(options, mbit, names):
     with tempfile.TemporaryDirectory() as folder:
         out = pathlib.Path(folder, "out.json")
         work = [sys.executable, __file__, "--rounds", options.rounds, "--out", out, "--ways", ";".join(options.ways)]
+        work += ["--lookups", options.lookups]
         if not names:
             command = [BIN / "bandoneon", "run", "-n", count, "-s", HOSTS, "--set", "log-level=error", "--", *work,
                        "--store", "127.0.0.1:0"]
@@ -124,7 +129,7 @@ def worker(options):
     bdn.init()
     store = bdn.broadcast_object(free_store() if bdn.rank() == 0 else None) if options.store.endswith(":0") else options.store
     dist.init_process_group("gloo", init_method=f"tcp://{store}", rank=bdn.rank(), world_size=bdn.size())
-    ids = Ids(torch, bdn.rank())
+    ids = Ids(torch, bdn.rank(), options.lookups)
     ways = {name: make(torch, bdn, name) for name in options.ways}
     seconds = {name: [] for name in ways}
     got = {name: [] for name in ways}
@@ -137,9 +142,10 @@ def worker(options):
             bdn.barrier()
             before, used = handle.stats()["bytes_pulled"], time.process_time() + servers_cpu() / bdn.size()
             start = time.perf_counter()
-            way.step(batch, following)
+            exposed = way.step(batch, following)
             bdn.barrier()  # The slowest worker's.
             took, used = time.perf_counter() - start, time.process_time() + servers_cpu() / bdn.size() - used
+            took = took if exposed is None else exposed
             if turn >= 2:
                 seconds[name].append(took)
                 cpu[name].append(used)
@@ -167,20 +173,21 @@ def free_store():
 class Ids:
     """Of the batches of one worker."""
 
-    def __init__(self, torch, rank):
-        self._torch, self._rank = torch, rank
+    def __init__(self, torch, rank, lookups):
+        self._torch, self._rank, self._lookups = torch, rank, lookups
         weights = 1.0 / torch.arange(1, ROWS + 1, dtype=torch.float64) ** ZIPF
         self._sums = (weights / weights.sum()).cumsum(0)
 
     def batch(self, turn):
         generator = self._torch.Generator().manual_seed(1000 * turn + self._rank)
-        drawn = self._torch.rand(LOOKUPS, generator=generator, dtype=self._torch.float64)
+        drawn = self._torch.rand(self._lookups, generator=generator, dtype=self._torch.float64)
         return self._torch.searchsorted(self._sums, drawn).clamp_(max=ROWS - 1)
 
 
 def make(torch, bdn, name):
     kind, *rest = name.split(", ")
-    return {"DDP": Ddp, "served": Served, "rows": Held, "dense": Held}[kind](torch, bdn, kind, rest[-1])
+    ways = {"DDP": Ddp, "served": Served, "rows": Held, "dense": Held, "wanted": Exposed, "fetched": Exposed}
+    return ways[kind](torch, bdn, kind, rest[-1])
 
 
 def table(torch):
@@ -228,7 +235,7 @@ class Served:
         from bandoneon.torch import rows
 
         self._model = rows.Embedding(ROWS, WIDTH, init="normal", init_value=1.0)
-        self._optimizer = rows.RowOptimizer(self._model, lr=0.01, push=codec, pull=codec, prefix=f"served.{codec}.")
+        self._optimizer = rows.RowOptimizer(self._model, lr=0.01, push=codec, pull=codec, prefix=f"{kind}.{codec}.")
 
     def before(self, batch):
         self._optimizer.zero_grad()
@@ -239,9 +246,28 @@ class Served:
         self._optimizer.settle()  # So that all of the exchange is in the time.
 
 
-def show(fact):
+class Exposed(Served):
+    """A step, 20 ms of dense work, and the look-up of the next batch, whose rows come with the answer to the step or
+    are fetched: the time of it beyond the work."""
+
+    WORK = 0.02
+
+    def __init__(self, torch, bdn, kind, codec):
+        super().__init__(torch, bdn, kind, codec)
+        self._is_wanted = kind == "wanted"
+
+    def step(self, batch, following):
+        self._model(batch).square().mean().backward()
+        begin = time.perf_counter()
+        self._optimizer.step(wanted=following if self._is_wanted else None)
+        time.sleep(self.WORK)
+        self._model(following)
+        return time.perf_counter() - begin - self.WORK
+
+
+def show(fact, lookups):
     rate = f"{fact['mbit_per_s']} Mbit/s" if fact["mbit_per_s"] else "one machine"
-    print(f"\n{LOOKUPS} look-ups a worker, {ROWS} rows of {WIDTH}, {HOSTS * EACH} workers, {rate}")
+    print(f"\n{lookups} look-ups a worker, {ROWS} rows of {WIDTH}, {HOSTS * EACH} workers, {rate}")
     base = fact["ways"].get(WAYS[0])
     print(f"  {'':20}{'ms a step':>26}{'times':>8}{'kB received':>14}{'fewer':>8}{'CPU ms':>9}")
     for name, way in fact["ways"].items():
