@@ -55,7 +55,8 @@ def test_a_sparse_svm_prints_each_penalty():
     job = [BIN / "bandoneon", "run", "-n", WORKERS, "-s", 1, "--set", "min-compress-bytes=1", "--"]
     few = ["--rounds=40", "--samples=120", "--features=20", "--used=3"]
     output = run(*job, sys.executable, ROOT / "examples" / "sparse_svm.py", *few)
-    found = re.findall(r"(\w+): objective (\S+), (\d+) features; int8 (\S+), \d+; one worker (\S+), \d+", output)
+    workers = r"objective (\S+), (\d+) features; none for 8; int8 (\S+), \d+"
+    found = re.findall(rf"(\w+): {workers}; one worker (\S+), \d+", output)
     assert [name for name, *_ in found] == ["l1", "scad", "mcp", "capped", "lsp"], output
     for _, workers, kept, small, alone in found:
         assert 3 <= int(kept) < 20, output
