@@ -14,8 +14,8 @@ HWY_BEFORE_NAMESPACE();
 namespace bdn {
 namespace HWY_NAMESPACE {
 
-// Comparisons with selects, which the compiler can turn into vectors. Of two zeros either may come
-// back; no result depends on a zero's sign.
+// Comparisons with selects, which the compiler can turn into vectors. One of two zeros comes back
+// with its sign; ProxLoop leaves none.
 HWY_INLINE double Least(double a, double b) { return a < b ? a : b; }
 HWY_INLINE double Most(double a, double b) { return a > b ? a : b; }
 
@@ -103,8 +103,9 @@ void ProxLoop(const ProxStep& given, const float* HWY_RESTRICT sum, size_t n,
   for (size_t i = 0; i < n; ++i) {
     const double m = static_cast<double>(x[i]) - (step.scale * static_cast<double>(sum[i]));
     const double v = Penalty::Best(step, m < 0 ? -m : m);
-    // 0 - v in place of -v, which would be -0 where v is 0.
-    x[i] = static_cast<float>(m < 0 ? 0 - v : v);
+    // Sums with 0, which are +0 where v is a zero of either sign, or rounds to 0.
+    const auto rounded = static_cast<float>(v);
+    x[i] = m < 0 ? 0 - rounded : 0 + rounded;
   }
 }
 

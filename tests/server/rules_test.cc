@@ -365,12 +365,21 @@ TEST(Rules, ProxTakesTheSmallestOfEqualMinima) {
 }
 
 TEST(Rules, ProxLeavesNoZeroWithASign) {
-  State state = StartOf({-0.005f, 0.005f, -0.0f, -2});
-  Update(*Rule("prox"), {0, 0, 0, -2}, {.inverse_weight = 1}, &state);
-  for (const float x : state.weights) {
-    EXPECT_EQ(x, 0.0f);
-    EXPECT_FALSE(std::signbit(x));
+  const auto expect_zeros = [](const char* rule, const Floats& weights, const Floats& sum) {
+    State state = StartOf(weights);
+    Update(*Rule(rule), sum, {.inverse_weight = 1}, &state);
+    for (const float x : state.weights) {
+      EXPECT_EQ(x, 0.0f) << rule;
+      EXPECT_FALSE(std::signbit(x)) << rule;
+    }
+  };
+  expect_zeros("prox", {-0.005f, 0.005f, -0.0f, -2}, {0, 0, 0, -2});
+  for (const char* const penalty : {"l1", "scad", "mcp", "capped"}) {
+    expect_zeros(absl::StrFormat("prox(penalty=%s,lambda=0)", penalty).c_str(), {-0.0f, 0, -2},
+                 {0, 0, -2});
   }
+  // The rest of this weight is too small for float32.
+  expect_zeros("prox(lambda=1.2e-45,rho=1)", {-1.4e-45f}, {0});
 }
 
 TEST(Rules, ProxPullsAsOftenAsThereAreWorkers) {
