@@ -72,6 +72,15 @@ TEST_P(RowStoreTest, IsAMap) {
   EXPECT_EQ(All(*store_->Clone(), 64), expected);
 }
 
+TEST_P(RowStoreTest, NoIdStandsForSomethingElse) {
+  const std::vector<uint64_t> ids = {0, 1, ~uint64_t{0}, ~uint64_t{0} - 1, uint64_t{1} << 63};
+  for (const uint64_t id : ids) EXPECT_EQ(store_->Find(id), nullptr);
+  for (const uint64_t id : ids) Put(id, static_cast<float>(id % 97));
+  for (const uint64_t id : ids) EXPECT_EQ(store_->Find(id)[0], static_cast<float>(id % 97));
+  for (const uint64_t id : ids) EXPECT_TRUE(store_->Erase(id));
+  EXPECT_EQ(store_->size(), 0u);
+}
+
 TEST_P(RowStoreTest, AVisitGoesOnBehindTheRecordAtWhichItStopped) {
   for (uint64_t id = 0; id < 200; ++id) Put(id, static_cast<float>(id));
   std::map<uint64_t, int> times;

@@ -273,6 +273,7 @@ TEST(RowCluster, TwoJobsOfOneSeedHaveTheSameFirstRowsAndReadingStoresNone) {
     const uint32_t table = worker.Declare({Table("t", open)}, kLong)->front();
     const Ids ids = {0, 5, ~uint64_t{0}, uint64_t{1} << 63, 12345678901234567u};
     const Floats rows = Fetch(worker, table, ids);
+    Fetch(worker, table, AllIds(1000000));
     EXPECT_EQ(rig.held().rows, 0u);
     return rows;
   };
