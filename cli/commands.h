@@ -61,6 +61,11 @@ absl::StatusOr<Variables> JobSettings(const CommandFlags& flags);
 void AddFabricProvider(const CommandFlags& flags, bool local, Variables* settings);
 // Returns the settings with log level warning, unless they or the environment say another.
 Variables QuietUnlessAsked(Variables settings);
+// Returns the settings that the flags of a scheduler give: scheduler, token, token-file, tls-ca,
+// tls-cert, tls-key and insecure. The environment gives the others.
+std::vector<std::string> SchedulerSettings(const CommandFlags& flags);
+// Returns the advice to be shown beside a refusal; empty where there is none.
+std::string TokenHint(const CommandFlags& flags, const absl::Status& refusal);
 // Asks the scheduler for the job's status, which comes as bdn_status_json has it.
 absl::StatusOr<std::string> AskScheduler(const std::vector<std::string>& settings,
                                          double timeout_seconds);

@@ -70,15 +70,6 @@ std::string Setting(const CommandFlags& flags, const std::string& flag, const ch
   return flags.Text(flag, exported == nullptr ? "" : exported);
 }
 
-std::vector<std::string> AskSettings(const CommandFlags& flags) {
-  std::vector<std::string> settings;
-  for (const char* name : {"scheduler", "token", "token-file", "tls-ca", "tls-cert", "tls-key"}) {
-    if (flags.Has(name)) settings.push_back(std::string(name) + "=" + flags.Text(name));
-  }
-  if (flags.Has("insecure")) settings.emplace_back("insecure=true");
-  return settings;
-}
-
 // Connects to each server that workers can reach over the network.
 std::vector<JobFacts::Server> VisitServers(const std::string& status, bool with_rates,
                                            std::chrono::milliseconds timeout) {
@@ -131,7 +122,7 @@ JobFacts GatherJobFacts(const CommandFlags& flags, const HostAndPort& place,
   }
   if (!facts.asked) return facts;
   const auto answer =
-      AskScheduler(AskSettings(flags), std::chrono::duration<double>(timeout).count());
+      AskScheduler(SchedulerSettings(flags), std::chrono::duration<double>(timeout).count());
   if (!answer.ok()) {
     facts.ask_code = answer.status().raw_code();
     facts.ask_failure = std::string(answer.status().message());

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -7,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "cli/commands.h"
 #include "cli/row_checkpoint.h"
+#include "common/base/byte_text.h"
 
 namespace bdn::cli {
 namespace {
@@ -20,6 +22,14 @@ constexpr Flag kExportFlags[] = {
 constexpr Flag kStatFlags[] = {
     {"top", 0, "COUNT", "name so many of the rows that were updated most often [5]"},
     {"json", 0, nullptr, "print it as JSON"},
+    {"scheduler", 0, "HOST:PORT", "ask a running job; without CHECKPOINT [$BANDONEON_SCHEDULER]"},
+    {"token", 0, "TEXT", "its secret; others may read a command line [$BANDONEON_TOKEN]"},
+    {"token-file", 0, "PATH", "a file that holds it [$BANDONEON_TOKEN_FILE]"},
+    {"tls-ca", 0, "PATH", "who may certify the scheduler [$BANDONEON_TLS_CA]"},
+    {"tls-cert", 0, "PATH", "a certificate of any role of the job [$BANDONEON_TLS_CERT]"},
+    {"tls-key", 0, "PATH", "its private key [$BANDONEON_TLS_KEY]"},
+    {"insecure", 0, nullptr, "ask another host without certificates, the token in the clear"},
+    {"timeout", 0, "TIME", "how long to wait for its answer [5s]"},
 };
 
 constexpr char kExportUsage[] =
@@ -33,13 +43,17 @@ constexpr char kExportExamples[] =
     "  bandoneon rows export run1/latest item --out changes --since 12000\n";
 
 constexpr char kStatUsage[] =
-    "usage: bandoneon rows stat CHECKPOINT [TABLE] [options]\n\n"
+    "usage: bandoneon rows stat CHECKPOINT [TABLE] [options]\n"
+    "       bandoneon rows stat --scheduler HOST:PORT [options]\n\n"
     "Shows the tables in a checkpoint of bandoneon.torch.save: their rows, bytes and updates, and "
     "the rows\n"
-    "that were updated most often. Reads all files, and so checks them.\n";
+    "that were updated most often. Reads all files, and so checks them. Or shows those of a\n"
+    "running job, as of the servers' latest heartbeats: the rows that they hold, the memory, and\n"
+    "the rows that came and went.\n";
 constexpr char kStatExamples[] =
     "  bandoneon rows stat run1/latest\n"
-    "  bandoneon rows stat run1/latest item --top 20 --json\n";
+    "  bandoneon rows stat run1/latest item --top 20 --json\n"
+    "  bandoneon rows stat --scheduler 127.0.0.1:7000\n";
 
 // Takes the words in front of the flags.
 std::vector<std::string> TakeWords(Arguments* args) {
@@ -79,6 +93,58 @@ std::vector<RecordPlace> Hottest(std::vector<RecordPlace> places, size_t most) {
   });
   places.erase(end, places.end());
   return places;
+}
+
+// Returns a line about a table of a running job.
+std::string DescribeCounts(const Json& table) {
+  const auto number = [&](const char* name) { return table.at(name).dump(); };
+  return absl::StrFormat(
+      "%s: %s rows, %s, %s updates of the table; %s rows came, %s were removed, and %s gradients "
+      "were of rows not admitted yet\n",
+      table.at("table").get<std::string>(), number("rows"),
+      ByteText(table.at("bytes").get<double>()), number("updates"), number("added"),
+      number("removed"), number("not_admitted"));
+}
+
+// Shows the tables of a running job.
+int StatOfJob(const CommandFlags& flags) {
+  constexpr char kName[] = "rows stat";
+  const auto timeout = flags.Duration("timeout", std::chrono::seconds(5));
+  if (!timeout.ok()) return UsageError(kName, timeout.status());
+  const auto answer =
+      AskScheduler(SchedulerSettings(flags), std::chrono::duration<double>(*timeout).count());
+  if (!answer.ok()) {
+    fprintf(stderr, "bandoneon %s: %s%s\n", kName, std::string(answer.status().message()).c_str(),
+            TokenHint(flags, answer.status()).c_str());
+    return 1;
+  }
+  Json all = Json::array();
+  std::string text;
+  try {
+    const Json job = Json::parse(*answer);
+    for (const Json& of : job.at("tables")) {
+      all.push_back({{"table", of.at("table")},
+                     {"rows", of.at("held")},
+                     {"bytes", of.at("bytes")},
+                     {"updates", of.at("updates")},
+                     {"added", of.at("added")},
+                     {"removed", of.at("removed")},
+                     {"not_admitted", of.at("not_admitted")}});
+      text += DescribeCounts(all.back());
+    }
+  } catch (const Json::exception& error) {
+    fprintf(stderr, "bandoneon %s: the scheduler's answer is not understood: %s\n", kName,
+            error.what());
+    return 1;
+  }
+  if (flags.Has("json")) {
+    printf("%s\n", all.dump().c_str());
+  } else if (all.empty()) {
+    printf("the servers hold no tables, or have not told of any yet\n");
+  } else {
+    fputs(text.c_str(), stdout);
+  }
+  return 0;
 }
 
 }  // namespace
@@ -124,8 +190,12 @@ int RowsStatCommand(Arguments args) {
   const std::vector<std::string> words = TakeWords(&args);
   const auto flags = CommandFlags::Parse(kStatFlags, args);
   if (!flags.ok()) return UsageError(kName, flags.status());
-  if (words.empty() || words.size() > 2) {
-    return UsageError(kName, absl::InvalidArgumentError("say CHECKPOINT, and at most one TABLE"));
+  const bool names_scheduler =
+      flags->Has("scheduler") || (words.empty() && getenv("BANDONEON_SCHEDULER") != nullptr);
+  if (names_scheduler && words.empty()) return StatOfJob(*flags);
+  if (names_scheduler || words.empty() || words.size() > 2) {
+    return UsageError(kName, absl::InvalidArgumentError(
+                                 "say CHECKPOINT, and at most one TABLE; or --scheduler alone"));
   }
   const auto top = flags->Int("top", 5, 0, 1000000);
   if (!top.ok()) return UsageError(kName, top.status());

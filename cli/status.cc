@@ -47,16 +47,6 @@ constexpr char kExamples[] =
     "  bandoneon status --scheduler 10.0.0.1:7000 --tls-ca certs/anna/ca.pem \\\n"
     "    --tls-cert certs/anna/cert.pem --tls-key certs/anna/key.pem\n";
 
-// Returns the settings that flags give; the environment gives the others.
-std::vector<std::string> SettingsOf(const CommandFlags& flags) {
-  std::vector<std::string> settings;
-  for (const char* name : {"scheduler", "token", "token-file", "tls-ca", "tls-cert", "tls-key"}) {
-    if (flags.Has(name)) settings.push_back(std::string(name) + "=" + flags.Text(name));
-  }
-  if (flags.Has("insecure")) settings.emplace_back("insecure=true");
-  return settings;
-}
-
 std::string Number(const Json& value) { return absl::StrFormat("%d", value.get<int64_t>()); }
 
 // A node that was started without a rank has one when all have joined.
@@ -182,7 +172,17 @@ absl::StatusOr<std::string> DescribeStages(const Json& job) {
                        : table;
 }
 
-// Returns the advice beside a refusal.
+}  // namespace
+
+std::vector<std::string> SchedulerSettings(const CommandFlags& flags) {
+  std::vector<std::string> settings;
+  for (const char* name : {"scheduler", "token", "token-file", "tls-ca", "tls-cert", "tls-key"}) {
+    if (flags.Has(name)) settings.push_back(std::string(name) + "=" + flags.Text(name));
+  }
+  if (flags.Has("insecure")) settings.emplace_back("insecure=true");
+  return settings;
+}
+
 std::string TokenHint(const CommandFlags& flags, const absl::Status& refusal) {
   if (refusal.code() != absl::StatusCode::kPermissionDenied) return "";
   const auto given = [&](const char* flag, const char* variable) {
@@ -194,8 +194,6 @@ std::string TokenHint(const CommandFlags& flags, const absl::Status& refusal) {
   return "; say --token-file PATH, with the file of the job's token: bandoneon run names its own "
          "when it starts";
 }
-
-}  // namespace
 
 absl::StatusOr<std::string> AskScheduler(const std::vector<std::string>& settings,
                                          double timeout_seconds) {
@@ -227,7 +225,7 @@ int StatusCommand(Arguments args) {
     return UsageError("status", absl::InvalidArgumentError("which scheduler? say --scheduler"));
   }
   const auto answer =
-      AskScheduler(SettingsOf(*flags), std::chrono::duration<double>(*timeout).count());
+      AskScheduler(SchedulerSettings(*flags), std::chrono::duration<double>(*timeout).count());
   if (!answer.ok()) {
     fprintf(stderr, "bandoneon status: %s%s\n", std::string(answer.status().message()).c_str(),
             TokenHint(*flags, answer.status()).c_str());

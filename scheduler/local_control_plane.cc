@@ -126,6 +126,7 @@ class LocalControlPlane final : public ControlPlane {
 
   // Local nodes send no heartbeats, which would carry them.
   void ReportWaits(std::function<std::vector<RankWait>()>) override {}
+  void ReportTables(std::function<std::vector<TableCounts>()>) override {}
 
   absl::Status ReportValue(const ReportedValue& value) override {
     BDN_RETURN_IF_ERROR(CheckReportName(value.name));

@@ -199,6 +199,8 @@ CallId ServiceImpl::OnHeartbeat(HeartbeatCall* call) {
   if (!retired.ok()) return call->FinishNow(Annotate(retired.status(), "heartbeat"));
   const absl::StatusOr<std::vector<RankWait>> waits = ReadWaits(message);
   if (!waits.ok()) return call->FinishNow(Annotate(waits.status(), "heartbeat"));
+  absl::StatusOr<std::vector<TableCounts>> tables = ReadTables(message);
+  if (!tables.ok()) return call->FinishNow(Annotate(tables.status(), "heartbeat"));
   const NodeId node = message.caller().node();
   JobHost* const host = core_.host();
   // The lease is renewed first: what follows may fail because of the scheduler itself.
@@ -207,6 +209,7 @@ CallId ServiceImpl::OnHeartbeat(HeartbeatCall* call) {
                                              .bytes_received = message.bytes_received(),
                                              .held = Read(message.held()),
                                              .rows = Read(message.rows()),
+                                             .tables = *std::move(tables),
                                              .stages = *stages,
                                              .work = *work,
                                              .ended = message.ended(),

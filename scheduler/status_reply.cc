@@ -1,5 +1,8 @@
 #include "scheduler/status_reply.h"
 
+#include <map>
+#include <string>
+
 #include "common/cluster/control_messages.h"
 #include "proto/control.pb.h"
 
@@ -82,6 +85,19 @@ void WriteHistory(const Job& job, absl::Time now, bandoneon::control::History* m
   }
 }
 
+// Writes the tables of all servers that are in the job.
+void WriteTables(const Job& job, bandoneon::control::StatusReply* reply) {
+  std::map<std::string, TableCounts> tables;
+  for (const auto& [id, member] : job.table().members()) {
+    if (member.left || !member.evicted.ok()) continue;
+    for (const TableCounts& of : member.progress.tables) {
+      const auto [all, is_first] = tables.try_emplace(of.table, of);
+      if (!is_first) all->second += of;
+    }
+  }
+  for (const auto& [name, counts] : tables) Write(counts, reply->add_tables());
+}
+
 void WriteStatus(const Job& job, absl::Time now, bandoneon::control::StatusReply* reply) {
   Write(job.config(), reply->mutable_config());
   reply->set_state(StateName(job.state()));
@@ -111,6 +127,7 @@ void WriteStatus(const Job& job, absl::Time now, bandoneon::control::StatusReply
     node->set_key_bytes(load.key_bytes);
     node->set_server_bytes(load.server_bytes);
   }
+  WriteTables(job, reply);
   WriteSuspects(job, now, reply);
 }
 

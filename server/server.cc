@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -309,6 +311,7 @@ absl::Status Server::Start() {
   if (joined.config.stuck_timeout > absl::ZeroDuration()) {
     control_->ReportWaits([this] { return ReadWaits(); });
   }
+  control_->ReportTables([this] { return ReadTables(); });
   {
     MutexLock lock(&mu_);
     node_ = joined.node;
@@ -641,6 +644,10 @@ absl::Status Server::TakeKeys(const std::vector<const Known*>& keys, PlacementVe
   for (const auto& plan : own) BDN_RETURN_IF_ERROR(CheckFrame(*plan));
   BDN_RETURN_IF_ERROR(Reserve(own));
   for (const auto& plan : own) MemoryReserve::ExpectMessage(plan->MaxPayloadBytes());
+  if (std::ranges::any_of(own, [](const auto& plan) { return plan->rows != nullptr; })) {
+    MutexLock lock(&counted_mu_);
+    has_tables_ = true;
+  }
   MutexLock lock(&mu_);
   complete_ = complete;
   for (size_t i = 0; i < own.size(); ++i) {
@@ -760,6 +767,43 @@ std::vector<RankWait> Server::ReadWaits() {
     });
   }
   return waits;
+}
+
+std::vector<TableCounts> Server::ReadTables() {
+  std::map<std::string, TableCounts> tables;
+  {
+    MutexLock lock(&counted_mu_);
+    counted_.resize(shards_.size());
+    for (const std::vector<TableCounts>& of_shard : counted_) {
+      for (const TableCounts& of : of_shard) {
+        const auto [all, is_first] = tables.try_emplace(of.table, of);
+        if (!is_first) all->second += of;
+      }
+    }
+  }
+  {
+    // A server without tables does not wake its shards.
+    MutexLock lock(&counted_mu_);
+    if (!has_tables_) return {};
+  }
+  // A shard may be in the middle of a round, for which no heartbeat waits: its counts go with the
+  // next one.
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    shards_[i]->Post([this, i](ServerShard& owner) {
+      std::vector<TableCounts> counts = owner.CountTables();
+      MutexLock lock(&counted_mu_);
+      counted_[i] = std::move(counts);
+      return Sends();
+    });
+  }
+  std::vector<TableCounts> told;
+  size_t name_bytes = 0;
+  for (auto& [name, of] : tables) {
+    name_bytes += name.size();
+    if (told.size() == kMostTablesTold || name_bytes > kMostNameBytesTold) break;
+    told.push_back(std::move(of));
+  }
+  return told;
 }
 
 void Server::AddMetrics() {

@@ -151,6 +151,8 @@ class Server {
   // Returns the ranks for which rounds wait, as the shards last found them, and has the shards look
   // anew. A shard that has not looked since the last call tells nothing.
   std::vector<RankWait> ReadWaits();
+  // Returns the counts of tables that shards gave since the last call, and asks them anew.
+  std::vector<TableCounts> ReadTables();
   void Finish(const absl::Status& status);
   void AddMetrics();
 
@@ -185,6 +187,9 @@ class Server {
     LateRanks ranks;
     bool is_fresh = false;  // not read yet
   };
+  Mutex counted_mu_;
+  std::vector<std::vector<TableCounts>> counted_ ABSL_GUARDED_BY(counted_mu_);  // by shard
+  bool has_tables_ ABSL_GUARDED_BY(counted_mu_) = false;  // it had a key of rows
   Mutex late_mu_;
   std::vector<Late> late_ ABSL_GUARDED_BY(late_mu_);  // by shard
 

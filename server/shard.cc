@@ -1,6 +1,8 @@
 #include "server/shard.h"
 
 #include <algorithm>
+#include <map>
+#include <string>
 #include <utility>
 
 #include "common/base/status.h"
@@ -125,6 +127,20 @@ std::vector<OpenRound> ServerShard::OpenRounds() const {
     }
   }
   return rounds;
+}
+
+std::vector<TableCounts> ServerShard::CountTables() const {
+  std::map<std::string, TableCounts> tables;
+  for (const auto& [key, state] : keys_) {
+    if (state.plan == nullptr || state.plan->rows == nullptr) continue;
+    for (const TableCounts& of : state.rows.CountTables(*state.plan->rows)) {
+      const auto [all, is_first] = tables.try_emplace(of.table, of);
+      if (!is_first) all->second += of;
+    }
+  }
+  std::vector<TableCounts> counts;
+  for (auto& [name, of] : tables) counts.push_back(std::move(of));
+  return counts;
 }
 
 const KeyState* ServerShard::Find(Key key) const {

@@ -7,6 +7,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "common/cluster/membership.h"
+#include "common/cluster/row_counts.h"
 #include "common/wire/frame.h"
 #include "server/held_by_key.h"
 #include "server/key_state.h"
@@ -48,6 +49,8 @@ class ServerShard {
 
   // Returns the rounds that are open now. Passes over all keys.
   std::vector<OpenRound> OpenRounds() const;
+  // Returns the counts of the tables of which this shard has buckets, names rising.
+  std::vector<TableCounts> CountTables() const;
 
   const ShardStats& stats() const { return context_.stats; }
   // Return the bytes that its keys hold now, and the most that they ever held at once.

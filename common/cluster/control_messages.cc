@@ -424,6 +424,13 @@ void Write(const RowCounts& counts, wire::RowCounts* message) {
   message->set_not_admitted(counts.not_admitted);
 }
 
+void Write(const TableCounts& counts, wire::TableCounts* message) {
+  message->set_table(counts.table);
+  Write(counts.rows, message->mutable_rows());
+  message->set_bytes(counts.bytes);
+  message->set_updates(counts.updates);
+}
+
 void Write(const StageCounts& counts, wire::StageCounts* message) {
   for (size_t i = 0; i < kNumStages; ++i) {
     const StageCount& count = counts.by_stage[i];
@@ -735,6 +742,24 @@ absl::StatusOr<std::vector<RankWait>> ReadWaits(const wire::HeartbeatRequest& me
     waits.push_back({each.rank(), absl::Milliseconds(static_cast<int64_t>(each.ms()))});
   }
   return waits;
+}
+
+absl::StatusOr<std::vector<TableCounts>> ReadTables(const wire::HeartbeatRequest& message) {
+  if (static_cast<size_t>(message.tables_size()) > kMostTablesTold) {
+    return InvalidArgument("counts of %d tables: a heartbeat has those of %d at most",
+                           message.tables_size(), kMostTablesTold);
+  }
+  std::vector<TableCounts> tables;
+  tables.reserve(static_cast<size_t>(message.tables_size()));
+  for (const wire::TableCounts& each : message.tables()) {
+    if (each.table().size() > kMaxNameBytes ||
+        (!tables.empty() && each.table() <= tables.back().table)) {
+      return InvalidArgument("counts of table '%s' behind those of '%s'", each.table(),
+                             tables.empty() ? "" : tables.back().table);
+    }
+    tables.push_back({each.table(), Read(each.rows()), each.bytes(), each.updates()});
+  }
+  return tables;
 }
 
 absl::StatusOr<std::vector<QualityGroup>> ReadQuality(

@@ -30,6 +30,7 @@ class NodeInfo;
 class PlacementVersion;
 class QualityGroup;
 class RowCounts;
+class TableCounts;
 class StageCounts;
 class WorkCounts;
 }  // namespace bandoneon::control
@@ -61,6 +62,7 @@ void Write(const NodeInfo& node, bandoneon::control::NodeInfo* message);
 void Write(const Membership& membership, bandoneon::control::Membership* message);
 void Write(const HeldBytes& held, bandoneon::control::HeldBytes* message);
 void Write(const RowCounts& counts, bandoneon::control::RowCounts* message);
+void Write(const TableCounts& counts, bandoneon::control::TableCounts* message);
 void Write(const StageCounts& counts, bandoneon::control::StageCounts* message);
 void Write(const WorkCounts& counts, bandoneon::control::WorkCounts* message);
 // Writes the reports of a heartbeat, and nothing else of it.
@@ -98,6 +100,10 @@ absl::StatusOr<std::vector<RankWait>> ReadWaits(
 absl::StatusOr<std::vector<QualityGroup>> ReadQuality(
     const google::protobuf::RepeatedPtrField<bandoneon::control::QualityGroup>& message);
 absl::StatusOr<std::vector<uint32_t>> ReadRetired(
+    const bandoneon::control::HeartbeatRequest& message);
+// Reads the counts of a server's tables. InvalidArgument: there are too many, names do not rise, or
+// one is longer than a name may be.
+absl::StatusOr<std::vector<TableCounts>> ReadTables(
     const bandoneon::control::HeartbeatRequest& message);
 PlacementVersion Read(const bandoneon::control::PlacementVersion& message);
 // Adds the content of one piece to that of the pieces before. Checks the piece by itself; ReadDelta

@@ -28,7 +28,7 @@ namespace bdn {
 
 // The version of the control plane's protocol. Nodes and scheduler of different versions do not
 // join.
-inline constexpr uint32_t kControlVersion = 22;
+inline constexpr uint32_t kControlVersion = 23;
 // The most steps of which workers keep their pushes for servers that are lost.
 inline constexpr uint32_t kMostReplaySteps = 128;
 
@@ -140,6 +140,8 @@ struct NodeProgress {
   uint64_t bytes_received = 0;
   HeldBytes held = {};  // of a server
   RowCounts rows = {};  // of a server
+  // Of a server, names rising: told by ReportTables, and by ReportProgress never.
+  std::vector<TableCounts> tables = {};
   StageCounts stages = {};
   WorkCounts work = {};
   // Steps that ended since the node joined; `step` goes on where a checkpoint stopped.
@@ -155,6 +157,7 @@ struct NodeProgress {
     bytes_received = std::max(bytes_received, later.bytes_received);
     held = later.held;
     rows = later.rows;
+    tables = later.tables;
     stages = later.stages;
     work = later.work;
     keys_rebuilding = later.keys_rebuilding;
@@ -257,6 +260,9 @@ class ControlPlane {
   // Sets likewise the source of the ranks for which this server's rounds wait, or of the servers
   // that do not answer this worker; rising.
   virtual void ReportWaits(std::function<std::vector<RankWait>()> read) = 0;
+
+  // Sets likewise the source of the counts of this server's tables, names rising.
+  virtual void ReportTables(std::function<std::vector<TableCounts>()> read) = 0;
 
   // Reports a value that the program of this worker has named, for people who look at the job. It
   // goes with the next heartbeat; this never waits. InvalidArgument says what is wrong with the

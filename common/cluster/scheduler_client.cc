@@ -59,6 +59,7 @@ class GrpcControlPlane final : public ControlPlane {
   void ReportWork(std::function<WorkCounts()> read) override;
   void ReportQuality(std::function<std::vector<QualityGroup>()> read) override;
   void ReportWaits(std::function<std::vector<RankWait>()> read) override;
+  void ReportTables(std::function<std::vector<TableCounts>()> read) override;
   absl::Status ReportValue(const ReportedValue& value) override;
   absl::Status Leave(const absl::Status& reason, absl::Duration timeout) override;
   absl::Duration SchedulerSilence() const override;
@@ -100,7 +101,8 @@ class GrpcControlPlane final : public ControlPlane {
   // Null: no quality is reported.
   std::function<std::vector<QualityGroup>()> read_quality_ ABSL_GUARDED_BY(mu_);
   std::function<std::vector<RankWait>()> read_waits_ ABSL_GUARDED_BY(mu_);  // null: of no server
-  uint64_t arrivals_ ABSL_GUARDED_BY(mu_) = 0;                              // at barriers
+  std::function<std::vector<TableCounts>()> read_tables_ ABSL_GUARDED_BY(mu_);
+  uint64_t arrivals_ ABSL_GUARDED_BY(mu_) = 0;             // at barriers
   std::set<uint64_t> open_arrivals_ ABSL_GUARDED_BY(mu_);  // those without an answer
   ReportBuffer reports_waiting_ ABSL_GUARDED_BY(mu_);
   std::set<uint32_t> retired_ ABSL_GUARDED_BY(mu_);  // kept until the scheduler has answered
@@ -329,6 +331,11 @@ void GrpcControlPlane::ReportWaits(std::function<std::vector<RankWait>()> read) 
   read_waits_ = std::move(read);
 }
 
+void GrpcControlPlane::ReportTables(std::function<std::vector<TableCounts>()> read) {
+  MutexLock lock(&mu_);
+  read_tables_ = std::move(read);
+}
+
 absl::Status GrpcControlPlane::ReportValue(const ReportedValue& value) {
   MutexLock lock(&mu_);
   return reports_waiting_.Add(value);
@@ -394,6 +401,7 @@ absl::Status GrpcControlPlane::SendHeartbeat(absl::Duration patience) {
   std::function<WorkCounts()> read_work;
   std::function<std::vector<QualityGroup>()> read_quality;
   std::function<std::vector<RankWait>()> read_waits;
+  std::function<std::vector<TableCounts>()> read_tables;
   std::vector<ReportedValue> reports;
   {
     MutexLock lock(&mu_);
@@ -413,6 +421,7 @@ absl::Status GrpcControlPlane::SendHeartbeat(absl::Duration patience) {
     read_work = read_work_;
     read_quality = read_quality_;
     read_waits = read_waits_;
+    read_tables = read_tables_;
   }
   // Called without the lock: the readers take locks of their own.
   if (read_stages) Write(read_stages(), message.mutable_stages());
@@ -421,6 +430,9 @@ absl::Status GrpcControlPlane::SendHeartbeat(absl::Duration patience) {
     for (const QualityGroup& group : read_quality()) Write(group, message.add_quality());
   }
   if (read_waits) Write(read_waits(), &message);
+  if (read_tables) {
+    for (const TableCounts& table : read_tables()) Write(table, message.add_tables());
+  }
   Write(reports, &message);
   const absl::Status status = calls_.Heartbeat(message, patience);
   // Values that arrived although the answer was lost do no harm a second time: a curve takes the

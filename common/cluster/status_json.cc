@@ -180,8 +180,15 @@ absl::StatusOr<std::string> StatusToJson(const wire::StatusReply& status) {
                {"tensors", status.tensors()},
                {"keys", status.keys()},
                {"nodes", std::move(nodes)},
+               {"tables", Json::array()},
                {"suspects", Json::array()},
                {"heat", Json::array()}};
+  for (const wire::TableCounts& table : status.tables()) {
+    Json counts = {{"table", AsUtf8(table.table())}};
+    counts.update(RowsJson(table.rows()));
+    counts.update({{"bytes", table.bytes()}, {"updates", table.updates()}});
+    json["tables"].push_back(std::move(counts));
+  }
   for (const wire::Suspect& suspect : status.suspects()) {
     json["suspects"].push_back({{"node", suspect.node()},
                                 {"host", AsUtf8(suspect.host())},

@@ -53,7 +53,22 @@ RowState MakeRowState(const KeyPlan& plan, uint64_t run_seed) {
         InitialValues{.spec = table.spec, .run_seed = run_seed, .name_hash = table.name_hash},
         plan.row_rule.get(), link.width, link.rule.MomentFloats(link.width));
   }
+  state.became.resize(link.tables.size());
   return state;
+}
+
+std::vector<TableCounts> RowState::CountTables(const RowLink& link) const {
+  std::vector<TableCounts> counts;
+  if (link.rule.is_mean()) return counts;
+  for (size_t i = 0; i < tables.size(); ++i) {
+    TableCounts& of = counts.emplace_back();
+    of = {.table = link.tables[i].name,
+          .rows = became[i],
+          .bytes = tables[i].bytes(),
+          .updates = tables[i].updates()};
+    of.rows.held = tables[i].rows();
+  }
+  return counts;
 }
 
 void RowState::SetRoster(std::shared_ptr<const Places> now) {
@@ -323,6 +338,7 @@ absl::StatusOr<uint8_t> RowKey::StepTables(StageLaps* laps) {
     for (size_t i = 0; i < sums.size() && !link_.rule.is_mean(); ++i) {
       if (!sums[i].has_value()) continue;
       const size_t removed = state_.tables[i].CountSkipped();
+      state_.became[i].removed += removed;
       shard_.stats.rows_removed += removed;
       shard_.stats.rows -= removed;
     }
@@ -363,6 +379,9 @@ absl::StatusOr<uint8_t> RowKey::StepTables(StageLaps* laps) {
     const size_t removed = state_.tables[i].Take(*stepped[i]);
     shard_.stats.rows_removed += removed;
     shard_.stats.rows += stepped[i]->added - removed;
+    state_.became[i] += {.added = stepped[i]->added,
+                         .removed = removed,
+                         .not_admitted = stepped[i]->candidates.size()};
   }
   laps->End(Stage::kRule, 1, 0);
   return 0;

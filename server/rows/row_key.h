@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/cluster/held_bytes.h"
+#include "common/cluster/row_counts.h"
 #include "common/telemetry/stage_times.h"
 #include "common/wire/frame.h"
 #include "common/wire/row_block.h"
@@ -29,8 +30,10 @@ struct RowState {
   // The workers that exchange the key, never null: those that every round waits for.
   std::shared_ptr<const Places> places = std::make_shared<const Places>();
   std::vector<RowTable> tables;  // by segment
-  Rank init_root = -1;           // the one rank that may set rows; -1: none has yet
-  uint32_t last_init = 0;        // the number of the last init that was applied
+  // The rows that came and went since the key was made, by segment; `held` is not set.
+  std::vector<RowCounts> became;
+  Rank init_root = -1;     // the one rank that may set rows; -1: none has yet
+  uint32_t last_init = 0;  // the number of the last init that was applied
   // The same of the records that each worker has set; several may, as each reads a part of a
   // checkpoint.
   absl::flat_hash_map<NodeId, uint32_t> last_records;
@@ -56,6 +59,8 @@ struct RowState {
   // Returns the bytes of what is kept for replies.
   size_t reply_bytes() const;
   uint64_t rows() const;
+  // Returns the counts of the tables that servers hold; none of those whose rule is mean.
+  std::vector<TableCounts> CountTables(const RowLink& link) const;
 };
 
 // Makes the state of a key that nobody has pushed yet.

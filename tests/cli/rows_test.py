@@ -2,10 +2,13 @@
 
 import json
 import struct
+import sys
+import time
 import zlib
 
 import numpy as np
 import pytest
+from command_helpers import LIMIT, read_until
 
 WIDTH = 3
 ID, NEXT = "00000000000000aa", "00000000000000bb"
@@ -165,3 +168,63 @@ def test_words_that_are_missing_are_asked_for(real, tmp_path):
         done = real.run("rows", *words)
         assert done.returncode == 2 and "say CHECKPOINT" in done.stderr
     assert real.run("rows", "stta").returncode == 2
+
+
+LIVE = """
+import ctypes, sys
+import bandoneon
+from bandoneon.worker import Rows, Table
+
+worker = bandoneon.init()
+item, seen, means = worker.declare_tables(
+    [Table("item", 4, rule="adagrad"), Table("seen", 2, admit=2, group=1), Table("sums", 4, rule="mean", group=2)]
+)
+
+def push(table, width, ids, gradient):
+    ids = (ctypes.c_uint64 * len(ids))(*ids)
+    rows = (ctypes.c_float * (len(ids) * width))(*[gradient] * (len(ids) * width))
+    address = ctypes.addressof
+    worker.wait(worker.push_rows([Rows(table, address(ids), len(ids), address(rows))], learning_rate=0.1))
+
+for ids in (range(100), range(50, 150)):
+    push(item, 4, [7 * id for id in ids], 1.0)
+    push(seen, 2, [1, 2, 3] if ids[0] == 0 else [2], 1.0)
+    push(means, 4, [1, 2], 1.0)
+print("pushed", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_stat_of_a_running_job_counts_the_rows_of_each_table_over_all_servers(real, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    program = tmp_path / "live.py"
+    program.write_text(LIVE)
+    run = real.start("run", "-n", 2, "-s", 2, "--linger", "0s", "--set", "heartbeat-interval=50ms", "--", "sh", "-c",
+                     f"mkfifo in.$RANK; exec {sys.executable} {program} 0<>in.$RANK")  # fmt: skip
+    address = read_until(run.stderr, 1, "scheduler at")[-1].split()[-1]
+    real.environment["BANDONEON_TOKEN_FILE"] = read_until(run.stderr, 1, "--token-file")[-1].split()[-1]
+    read_until(run.stdout, 2, "pushed")
+    deadline = time.monotonic() + LIMIT
+    tables = []
+    while [(of["rows"], of["updates"]) for of in tables] != [(150, 2), (1, 2)]:  # heartbeats tell of them
+        assert time.monotonic() < deadline, tables
+        done = real.run("rows", "stat", "--scheduler", address, "--json")
+        assert done.returncode == 0, done.stderr
+        tables = json.loads(done.stdout)
+    item, seen = tables
+    assert (item["table"], item["added"], item["removed"], item["not_admitted"]) == ("item", 150, 0, 0)
+    assert item["bytes"] >= 150 * 4 * (4 + 4 + 2)
+    assert (seen["table"], seen["added"], seen["removed"], seen["not_admitted"]) == ("seen", 1, 0, 3)
+    text = real.run("rows", "stat", "--scheduler", address).stdout
+    assert "item: 150 rows, " in text and ", 2 updates of the table; 150 rows came, 0 were removed" in text
+    real.environment["BANDONEON_SCHEDULER"] = address
+    assert real.run("rows", "stat").stdout == text
+    run.terminate()
+    run.communicate(timeout=LIMIT)
+
+
+def test_stat_is_of_a_checkpoint_or_of_a_job(real, checkpoint):
+    both = real.run("rows", "stat", checkpoint, "--scheduler", "127.0.0.1:1")
+    assert both.returncode != 0 and "or --scheduler alone" in both.stderr
+    nobody = real.run("rows", "stat", "--scheduler", "127.0.0.1:1", "--timeout", "1s")
+    assert nobody.returncode == 1 and "127.0.0.1:1" in nobody.stderr

@@ -295,6 +295,8 @@ TEST_F(GrpcServiceTest, TellsItsStatusAsJson) {
   heartbeat.mutable_held()->set_values(5);
   Write(RowCounts{.held = 7, .added = 9, .removed = 2, .not_admitted = 4},
         heartbeat.mutable_rows());
+  Write(TableCounts{.table = "item", .rows = {.held = 7, .added = 9}, .bytes = 80, .updates = 3},
+        heartbeat.add_tables());
   StageCounts stages;
   stages[Stage::kSum] = {.items = 2, .bytes = UINT64_MAX, .wall_ns = 30, .cpu_ns = 20};
   Write(stages, heartbeat.mutable_stages());
@@ -311,8 +313,9 @@ TEST_F(GrpcServiceTest, TellsItsStatusAsJson) {
   EXPECT_EQ(server.at("held").at("weights"), 4000);
   EXPECT_EQ(server.at("held").at("values"), 5);
   EXPECT_EQ(server.at("held").at("moments"), 0);
-  EXPECT_EQ(server.at("rows").dump(),
-            R"({"added":9,"held":7,"not_admitted":4,"removed":2})");
+  EXPECT_EQ(server.at("rows").dump(), R"({"added":9,"held":7,"not_admitted":4,"removed":2})");
+  EXPECT_EQ(after.at("tables").dump(), R"([{"added":9,"bytes":80,"held":7,"not_admitted":0,)"
+                                       R"("removed":0,"table":"item","updates":3}])");
   EXPECT_EQ(server.at("stages").size(), ServerStages().size());
   EXPECT_EQ(server.at("stages").at("sum").dump(),
             R"({"bytes":18446744073709551615,"cpu_ns":20,"items":2,"wall_ns":30})");
@@ -324,6 +327,24 @@ TEST_F(GrpcServiceTest, TellsItsStatusAsJson) {
   EXPECT_EQ(worker.at("step"), 7);
   EXPECT_EQ(worker.at("bytes_sent"), 123456789012345);
   EXPECT_THAT(*running, HasSubstr(R"("host":"raw\u0001:\u00ff")"));  // ASCII, for any terminal
+}
+
+TEST_F(GrpcServiceTest, RefusesAHeartbeatOfTablesThatIsWrong) {
+  Start();
+  Fill();
+  const auto told = [&](const std::vector<std::string>& names) {
+    wire::HeartbeatRequest heartbeat;
+    *heartbeat.mutable_caller() = server_;
+    for (const std::string& name : names) heartbeat.add_tables()->set_table(name);
+    return Call(&wire::Scheduler::Stub::Heartbeat, heartbeat);
+  };
+  EXPECT_TRUE(told({"a", "b"}).ok());
+  EXPECT_FALSE(told({"b", "a"}).ok());
+  EXPECT_FALSE(told({"a", "a"}).ok());
+  EXPECT_FALSE(told({std::string(kMaxNameBytes + 1, 'a')}).ok());
+  std::vector<std::string> many;
+  for (size_t i = 0; i <= kMostTablesTold; ++i) many.push_back(absl::StrFormat("%06d", i));
+  EXPECT_FALSE(told(many).ok());
 }
 
 TEST_F(GrpcServiceTest, RefusesAHeartbeatOfWorkThatIsWrong) {

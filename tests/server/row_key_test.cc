@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <set>
 #include <span>
 
@@ -677,6 +678,31 @@ TEST_F(RowKeyTest, TablesOfAGroupAreToldApart) {
   EXPECT_THAT(values, ElementsAre(-3, -3, 0, 0));
   EXPECT_EQ(State().tables[0].updates(), 1u);
   EXPECT_EQ(State().tables[1].updates(), 0u);
+}
+
+TEST_F(RowKeyTest, TheRowsOfEachTableAreCounted) {
+  table_ = "table(rows=100,admit=2,max_rows=64,evict=lru)";
+  Start(1, 2);
+  Ids ids(66);
+  std::iota(ids.begin(), ids.end(), 0);
+  const Rows first{{ids.begin(), ids.begin() + 60}, Floats(120, 1.0f), {}};
+  const Rows more{{ids.begin() + 60, ids.end()}, Floats(12, 1.0f), {}};
+  const Rows one{{9}, {1, 1}, {}};
+  Send(MakePushFrame(0, 1, {first, one}));
+  Send(MakePushFrame(0, 2, {first, std::nullopt}));
+  Send(MakePushFrame(0, 3, {more, std::nullopt}));
+  Send(MakePushFrame(0, 4, {more, std::nullopt}));  // 66 rows, of which 57 are kept
+  const std::vector<TableCounts> counts = shard_.CountTables();
+  ASSERT_EQ(counts.size(), 2u);
+  EXPECT_EQ(counts[0].table, "t0");
+  EXPECT_EQ(counts[0].rows, (RowCounts{.held = 57, .added = 66, .removed = 9, .not_admitted = 66}));
+  EXPECT_EQ(counts[0].updates, 4u);
+  EXPECT_EQ(counts[0].bytes, State().tables[0].bytes());
+  EXPECT_EQ(counts[1].table, "t1");
+  EXPECT_EQ(counts[1].rows, (RowCounts{.not_admitted = 1}));
+  EXPECT_EQ(counts[1].updates, 1u);
+  shard_.RemoveKey(kRowsKey);
+  EXPECT_THAT(shard_.CountTables(), IsEmpty());
 }
 
 TEST_F(RowKeyTest, ARetiredKeyFreesItsRows) {

@@ -63,6 +63,9 @@ class SilentEnd final : public ControlPlane {
   void ReportWaits(std::function<std::vector<RankWait>()> read) override {
     to_->ReportWaits(std::move(read));
   }
+  void ReportTables(std::function<std::vector<TableCounts>()> read) override {
+    to_->ReportTables(std::move(read));
+  }
   absl::Status ReportValue(const ReportedValue& value) override { return to_->ReportValue(value); }
   absl::Status Leave(const absl::Status& reason, absl::Duration timeout) override {
     const bool is_told = reason.ok() || absl::IsUnavailable(reason);
