@@ -140,7 +140,7 @@ struct NodeProgress {
   uint64_t bytes_received = 0;
   HeldBytes held = {};  // of a server
   RowCounts rows = {};  // of a server
-  // Of a server, names rising: told by ReportTables, and by ReportProgress never.
+  // The tables of a server, names rising. ReportTables brings them, and ReportProgress never does.
   std::vector<TableCounts> tables = {};
   StageCounts stages = {};
   WorkCounts work = {};

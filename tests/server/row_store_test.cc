@@ -61,7 +61,7 @@ TEST_P(RowStoreTest, IsAMap) {
     for (size_t i = 0; i < kFloats; ++i) EXPECT_EQ(record[i], value + static_cast<float>(i));
   }
   EXPECT_EQ(std::as_const(*store_).Find(1), nullptr);
-  // Of some that are there and of some that are not.
+  // Some of these are there, and some are not.
   std::vector<uint64_t> ids;
   for (uint64_t i = 0; i < 900; ++i) ids.push_back(i * 0x9E3779B97F4A7C15u);
   std::vector<float*> found(ids.size());
