@@ -10,7 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/base/json_text.h"
+#include "common/base/escaped_text.h"
 #include "common/base/status.h"
 #include "trace/timeline.h"
 

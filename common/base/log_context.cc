@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "common/base/json_text.h"
+#include "common/base/escaped_text.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <utility>
 
-#include "common/base/json_text.h"
+#include "common/base/escaped_text.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "common/base/json_text.h"
+#include "common/base/escaped_text.h"
 #include "common/base/log_context.h"
 
 namespace bdn {

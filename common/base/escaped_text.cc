@@ -1,4 +1,4 @@
-#include "common/base/json_text.h"
+#include "common/base/escaped_text.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -31,6 +31,8 @@ size_t CharacterBytes(std::string_view text) {
   return bytes;
 }
 
+constexpr std::string_view kNoCharacter = "\xef\xbf\xbd";  // U+FFFD
+
 }  // namespace
 
 void AppendJsonText(std::string_view text, std::string* out) {
@@ -39,7 +41,7 @@ void AppendJsonText(std::string_view text, std::string* out) {
     const auto first = static_cast<uint8_t>(text[0]);
     const size_t bytes = CharacterBytes(text);
     if (bytes == 0) {
-      *out += "\xef\xbf\xbd";
+      *out += kNoCharacter;
     } else if (first == '"' || first == '\\') {
       *out += '\\';
       *out += text[0];
@@ -51,6 +53,29 @@ void AppendJsonText(std::string_view text, std::string* out) {
     text.remove_prefix(std::max<size_t>(bytes, 1));
   }
   *out += '"';
+}
+
+void AppendXmlText(std::string_view text, std::string* out) {
+  while (!text.empty()) {
+    const size_t bytes = CharacterBytes(text);
+    const std::string_view character = text.substr(0, std::max<size_t>(bytes, 1));
+    text.remove_prefix(character.size());
+    const auto first = static_cast<uint8_t>(character[0]);
+    if (bytes == 0 || first < 0x20 || first == 0x7f || character == "\xef\xbf\xbe" ||
+        character == "\xef\xbf\xbf") {
+      *out += kNoCharacter;
+    } else if (first == '<') {
+      *out += "&lt;";
+    } else if (first == '&') {
+      *out += "&amp;";
+    } else if (first == '>') {
+      *out += "&gt;";
+    } else if (first == '"') {
+      *out += "&quot;";
+    } else {
+      out->append(character);
+    }
+  }
 }
 
 }  // namespace bdn
