@@ -85,7 +85,8 @@ int ReplayCommand(Arguments args) {
                                  "the replay is too large to be drawn: read less by --last, or "
                                  "leave out -o"));
     }
-    const absl::Status written = WriteTimeline(*report->trace, {}, output, kMostJsonBytes);
+    const absl::Status written =
+        WriteTimeline(*report->trace, {}, output, {.max_json_bytes = kMostJsonBytes});
     if (!written.ok()) return FailedWith(kName, written);
   }
   const std::string text = parsed->flags.Has("json") ? ReplayJson(*report) : ReplayText(*report);

@@ -31,7 +31,8 @@ constexpr Flag kLastFlag = {
     "last", 0, "TIME", "read only what ended so long before the end of each recording, or later"};
 
 constexpr Flag kMergeFlags[] = {
-    {"output", 'o', "FILE", "what to write: FILE.pftrace, FILE.json or FILE.json.gz"},
+    {"output", 'o', "FILE", "what to write: FILE.pftrace, FILE.json, FILE.json.gz or FILE.svg"},
+    {"step", 0, "NUMBER", "one step alone, with its critical path above it"},
     {"torch", 0, "[RANK=]FILE ...",
      "profiles of PyTorch to put on the same axis, .json or .json.gz"},
     {"force", 0, nullptr, "write JSON that is longer than viewers take (500 MB)"},
@@ -41,9 +42,11 @@ constexpr Flag kMergeFlags[] = {
 constexpr char kMergeUsage[] =
     "usage: bandoneon trace merge DIR -o FILE [options]\n\n"
     "Makes one timeline of a job's recordings (setting trace) for ui.perfetto.dev: a process for "
-    "each\nnode, a track for each thread, and flows from a push to the decoding of its reply.\n";
+    "each\nnode, a track for each thread, and flows from a push to the decoding of its reply. A name "
+    "that ends in\n.svg makes a picture, which every browser shows.\n";
 constexpr char kMergeExamples[] =
     "  bandoneon trace merge recordings -o job.pftrace\n"
+    "  bandoneon trace merge recordings --step 812 -o step.svg\n"
     "  bandoneon trace merge recordings -o job.json.gz --torch 0=rank0.json 1=rank1.json\n";
 
 constexpr Flag kExplainFlags[] = {
@@ -146,6 +149,25 @@ absl::StatusOr<TorchProfile> ReadProfile(const std::string& named) {
   return ReadTorchProfile(named, std::nullopt);
 }
 
+// Returns the step that --step names, if it is there.
+absl::StatusOr<std::optional<uint64_t>> StepOf(const CommandFlags& flags) {
+  const auto number = flags.Int("step", 0, 0, std::numeric_limits<int64_t>::max());
+  if (!number.ok()) return number.status();
+  if (!flags.Has("step")) return std::nullopt;
+  return static_cast<uint64_t>(*number);
+}
+
+// Returns a step of a report. NotFound says which steps there are.
+absl::StatusOr<const StepReport*> FindStep(const JobReport& report, uint64_t step) {
+  for (const StepReport& one : report.steps) {
+    if (one.step == step) return &one;
+  }
+  if (report.steps.empty()) return absl::NotFoundError("no step has ended in these recordings");
+  return absl::NotFoundError(
+      absl::StrFormat("step %d is not in these recordings, which have steps %d to %d", step,
+                      report.steps.front().step, report.steps.back().step));
+}
+
 void Print(const std::string& text) { fwrite(text.data(), 1, text.size(), stdout); }
 
 }  // namespace
@@ -160,6 +182,8 @@ int TraceMergeCommand(Arguments args) {
     return UsageError(kName, absl::InvalidArgumentError(
                                  "into which file? say -o FILE.pftrace or -o FILE.json.gz"));
   }
+  const auto number = StepOf(arguments->flags);
+  if (!number.ok()) return UsageError(kName, number.status());
   std::vector<TorchProfile> profiles;
   for (const std::string& named : arguments->flags.All("torch")) {
     auto profile = ReadProfile(named);
@@ -168,9 +192,16 @@ int TraceMergeCommand(Arguments args) {
   }
   const auto job = ReadJob(arguments->directory, arguments->selection);
   if (!job.ok()) return Failed(kName, job.status());
-  const uint64_t max_bytes =
-      arguments->flags.Has("force") ? std::numeric_limits<uint64_t>::max() : kMaxJsonBytes;
-  if (const absl::Status written = WriteTimeline(*job, profiles, path, max_bytes); !written.ok()) {
+  TimelineOptions options;
+  if (!arguments->flags.Has("force")) options.max_json_bytes = kMaxJsonBytes;
+  JobReport report;
+  if (*number) {
+    report = ExplainJob(*job);
+    const auto step = FindStep(report, **number);
+    if (!step.ok()) return Failed(kName, step.status());
+    options.step = *step;
+  }
+  if (const absl::Status written = WriteTimeline(*job, profiles, path, options); !written.ok()) {
     return Failed(kName, written);
   }
   for (const std::string& warning : job->warnings) {
@@ -178,9 +209,12 @@ int TraceMergeCommand(Arguments args) {
   }
   size_t records = 0;
   for (const JobNode& node : job->nodes) records += node.trace.records.size();
-  printf("%s: job %s, %zu nodes, %zu records, %zu exchanges, %.1f s. Open it at ui.perfetto.dev\n",
-         path.c_str(), job->job.c_str(), job->nodes.size(), records, job->exchanges.size(),
-         static_cast<double>(job->LastNs() - job->FirstNs()) * 1e-9);
+  const int64_t length_ns =
+      options.step != nullptr ? options.step->Duration() : job->LastNs() - job->FirstNs();
+  printf("%s: job %s, %zu nodes, %zu records, %zu exchanges, %.4g s. Open it %s\n", path.c_str(),
+         job->job.c_str(), job->nodes.size(), records, job->exchanges.size(),
+         static_cast<double>(length_ns) * 1e-9,
+         path.ends_with(".svg") ? "in a browser" : "at ui.perfetto.dev");
   return 0;
 }
 
@@ -189,23 +223,15 @@ int TraceExplainCommand(Arguments args) {
   if (PrintedHelp(args, kExplainUsage, kExplainFlags, kExplainExamples)) return 0;
   const auto arguments = ParseArguments(kExplainFlags, args);
   if (!arguments.ok()) return UsageError(kName, arguments.status());
-  const auto number = arguments->flags.Int("step", 0, 0, std::numeric_limits<int64_t>::max());
+  const auto number = StepOf(arguments->flags);
   if (!number.ok()) return UsageError(kName, number.status());
+  const std::optional<uint64_t> step = *number;
   const auto job = ReadJob(arguments->directory, arguments->selection);
   if (!job.ok()) return Failed(kName, job.status());
   const JobReport report = ExplainJob(*job);
-  std::optional<uint64_t> step;
-  if (arguments->flags.Has("step")) {
-    step = static_cast<uint64_t>(*number);
-    const auto has_number = [&](const StepReport& one) { return one.step == *step; };
-    if (std::none_of(report.steps.begin(), report.steps.end(), has_number)) {
-      return Failed(kName, absl::NotFoundError(
-                               report.steps.empty()
-                                   ? "no step has ended in these recordings"
-                                   : absl::StrFormat("step %d is not in these recordings, which "
-                                                     "have steps %d to %d",
-                                                     *step, report.steps.front().step,
-                                                     report.steps.back().step)));
+  if (step) {
+    if (const auto found = FindStep(report, *step); !found.ok()) {
+      return Failed(kName, found.status());
     }
   }
   Print(arguments->flags.Has("json") ? ReportJson(*job, report, step)

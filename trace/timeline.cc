@@ -107,18 +107,38 @@ bool IsWork(Stage stage) {
 
 class TimelineWriter {
  public:
-  TimelineWriter(const JobTrace& job, int64_t real_minus_common_ns, TimelineSink* sink)
-      : job_(job), real_minus_common_ns_(real_minus_common_ns), sink_(*sink) {
+  TimelineWriter(const JobTrace& job, int64_t real_minus_common_ns, const StepReport* step,
+                 TimelineSink* sink)
+      : job_(job), real_minus_common_ns_(real_minus_common_ns), step_(step), sink_(*sink) {
     for (uint32_t i = 0; i < job.nodes.size(); ++i) {
       node_names_[job.nodes[i].trace.facts.node] = job.NodeName(i);
       node_indexes_[job.nodes[i].trace.facts.node] = i;
     }
   }
 
+  // Writes the critical path of the step as a process of its own, before those of the nodes.
+  void WritePath() {
+    sink_.Process(++process_, absl::StrCat("critical path of step ", step_->step), 0, {});
+    const TimelineTrack track{.id = ++tracks_, .process = process_, .name = "the step waits for"};
+    std::vector<std::string> names;
+    names.reserve(step_->path.size());  // slices borrow them
+    std::vector<TimelineSlice> slices;
+    for (const PathPiece& piece : step_->path) {
+      slices.push_back({.begin_ns = Real(piece.begin_ns),
+                        .end_ns = Real(piece.end_ns),
+                        .name = piece.kind,
+                        .category = "path",
+                        .subject = names.emplace_back(job_.NodeName(piece.node)),
+                        .step = step_->step});
+    }
+    sink_.Track(track);
+    sink_.Slices(track, slices);
+  }
+
   void WriteNode(uint32_t index, std::span<const TorchProfile* const> profiles) {
     index_ = index;
     const NodeTrace& trace = job_.nodes[index].trace;
-    process_ = index + 1;
+    ++process_;
     sink_.Process(process_, job_.NodeName(index), trace.facts.pid, Labels(job_.nodes[index]));
     rows_.clear();
     for (const TraceRecord& record : trace.records) Place(trace, record);
@@ -143,6 +163,14 @@ class TimelineWriter {
     return labels;
   }
 
+  // Tells whether something has no part in the step that is written, by times of the timeline. A
+  // slice that only touches the step has none.
+  bool IsOutside(int64_t begin_ns, int64_t end_ns) const {
+    if (step_ == nullptr) return false;
+    const int64_t touch = begin_ns == end_ns ? 0 : 1;
+    return end_ns < Real(step_->begin_ns) + touch || begin_ns > Real(step_->end_ns) - touch;
+  }
+
   int64_t Real(int64_t common_ns) const { return common_ns + real_minus_common_ns_; }
 
   const std::string& NameOf(uint64_t key) {
@@ -165,6 +193,7 @@ class TimelineWriter {
                         // A worker has no peers, but the priorities of its pushes.
                         .peer = trace.facts.role == "server" ? PeerName(record.peer) : "",
                         .cpu_ns = int64_t{record.cpu_ticks} * kTraceTickNs};
+    if (IsOutside(slice.begin_ns, slice.end_ns)) return;
     if (const auto stage = FindStage(record.kind)) {
       slice.subject = NameOf(record.key);
       slice.bytes = record.bytes;
@@ -270,6 +299,8 @@ class TimelineWriter {
       if (record.kind != static_cast<uint8_t>(TraceKind::kMachineSample) || record.wall_ns == 0) {
         continue;
       }
+      const int64_t at = Real(EndOf(record));
+      if (IsOutside(at, at)) continue;
       for (TimelineTrack* track : {&busy, &runnable}) {
         if (track->id != 0) continue;
         track->id = ++tracks_;
@@ -277,7 +308,6 @@ class TimelineWriter {
         track->is_counter = true;
         sink_.Track(*track);
       }
-      const int64_t at = Real(EndOf(record));
       sink_.Count(busy, at, static_cast<double>(record.key) / static_cast<double>(record.wall_ns));
       sink_.Count(runnable, at, record.bytes);
     }
@@ -287,9 +317,12 @@ class TimelineWriter {
   void WriteProfile(const TorchProfile& profile) {
     std::map<std::pair<std::string, std::string>, RowSlices> rows;
     for (const TorchEvent& event : profile.events) {
+      const int64_t begin_ns = FromTimeOfDay(event.begin_ns);
+      const int64_t end_ns = begin_ns + (event.end_ns - event.begin_ns);
+      if (IsOutside(begin_ns, end_ns)) continue;
       RowSlices& row = rows[{event.process, event.thread}];
-      row.Add({.begin_ns = FromTimeOfDay(event.begin_ns),
-               .end_ns = FromTimeOfDay(event.begin_ns) + (event.end_ns - event.begin_ns),
+      row.Add({.begin_ns = begin_ns,
+               .end_ns = end_ns,
                .name = event.name,
                .category = event.category,
                .more = event.args});
@@ -327,6 +360,7 @@ class TimelineWriter {
 
   const JobTrace& job_;
   const int64_t real_minus_common_ns_;
+  const StepReport* const step_;
   TimelineSink& sink_;
   absl::flat_hash_map<NodeId, std::string> node_names_;
   absl::flat_hash_map<NodeId, uint32_t> node_indexes_;
@@ -382,10 +416,12 @@ std::string AboutJob(const JobTrace& job) {
 }  // namespace
 
 absl::Status WriteTimeline(const JobTrace& job, std::span<const TorchProfile> profiles,
-                           const std::string& path, uint64_t max_json_bytes) {
+                           const std::string& path, const TimelineOptions& options) {
   const bool is_json = absl::EndsWith(path, ".json") || absl::EndsWith(path, ".json.gz");
-  if (!is_json && !absl::EndsWith(path, ".pftrace")) {
-    return InvalidArgument("%s: expected a name that ends in .json, .json.gz or .pftrace", path);
+  const bool is_picture = absl::EndsWith(path, ".svg");
+  if (!is_json && !is_picture && !absl::EndsWith(path, ".pftrace")) {
+    return InvalidArgument("%s: expected a name that ends in .json, .json.gz, .pftrace or .svg",
+                           path);
   }
   std::vector<std::vector<const TorchProfile*>> profiles_of(job.nodes.size());
   for (const TorchProfile& profile : profiles) {
@@ -394,12 +430,24 @@ absl::Status WriteTimeline(const JobTrace& job, std::span<const TorchProfile> pr
   }
   // The time of day of the machine whose clock is the common one.
   const int64_t real_minus_common = job.nodes[0].real_minus_common_ns;
-  const TimelineFacts facts{
-      .base_ns = job.FirstNs() + real_minus_common, .job = job.job, .about = AboutJob(job)};
+  const StepReport* const step = options.step;
+  TimelineFacts facts{
+      .base_ns = (step == nullptr ? job.FirstNs() : step->begin_ns) + real_minus_common,
+      .job = job.job,
+      .about = AboutJob(job),
+      .end_ns = (step == nullptr ? job.LastNs() : step->end_ns) + real_minus_common,
+      .title = absl::StrCat("job ", job.job)};
+  if (step != nullptr) {
+    absl::StrAppendFormat(&facts.title, ", step %d: %.2f ms", step->step,
+                          static_cast<double>(step->Duration()) * 1e-6);
+  }
   absl::StatusOr<std::unique_ptr<TimelineSink>> sink =
-      is_json ? MakeJsonSink(path, facts, max_json_bytes) : MakePerfettoSink(path, facts);
+      is_json      ? MakeJsonSink(path, facts, options.max_json_bytes)
+      : is_picture ? MakeSvgSink(path, facts)
+                   : MakePerfettoSink(path, facts);
   BDN_RETURN_IF_ERROR(sink.status());
-  TimelineWriter writer(job, real_minus_common, sink->get());
+  TimelineWriter writer(job, real_minus_common, step, sink->get());
+  if (step != nullptr) writer.WritePath();
   for (uint32_t i = 0; i < job.nodes.size(); ++i) writer.WriteNode(i, profiles_of[i]);
   return (*sink)->Finish();
 }

@@ -2,6 +2,7 @@
 #define BANDONEON_TRACE_TIMELINE_H_
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -12,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "trace/job_trace.h"
+#include "trace/step_report.h"
 #include "trace/torch_profile.h"
 
 namespace bdn {
@@ -67,7 +69,9 @@ class TimelineSink {
 struct TimelineFacts {
   int64_t base_ns = 0;  // real time, from which formats that count from somewhere count
   std::string job;
-  std::string about;  // a JSON object: clocks, warnings
+  std::string about;   // a JSON object: clocks, warnings
+  int64_t end_ns = 0;  // where an axis that is drawn ends
+  std::string title;   // above a picture
 };
 
 // Return writers of Chrome's JSON as Kineto writes it, compressed where `path` ends in .gz, and of
@@ -79,11 +83,23 @@ absl::StatusOr<std::unique_ptr<TimelineSink>> MakeJsonSink(const std::string& pa
 absl::StatusOr<std::unique_ptr<TimelineSink>> MakePerfettoSink(const std::string& path,
                                                                const TimelineFacts& facts);
 
-// Writes a job, and profiles of its ranks, to `path`, whose ending says the format: .json, .json.gz
-// or .pftrace. InvalidArgument for another one; ResourceExhausted where JSON would be longer than
-// `max_json_bytes`.
+// Returns a writer of a picture for browsers and documents, with an axis from `facts.base_ns` to
+// `facts.end_ns`. ResourceExhausted at the end where it would have more slices than anybody could
+// read.
+absl::StatusOr<std::unique_ptr<TimelineSink>> MakeSvgSink(const std::string& path,
+                                                          const TimelineFacts& facts);
+
+struct TimelineOptions {
+  uint64_t max_json_bytes = std::numeric_limits<uint64_t>::max();
+  // Writes only what overlaps this step, and above it the step's critical path. Is lent.
+  const StepReport* step = nullptr;
+};
+
+// Writes a job, and profiles of its ranks, to `path`, whose ending says the format: .json,
+// .json.gz, .pftrace or .svg. InvalidArgument for another one; ResourceExhausted where JSON would
+// be longer than `max_json_bytes`, or a picture too full.
 absl::Status WriteTimeline(const JobTrace& job, std::span<const TorchProfile> profiles,
-                           const std::string& path, uint64_t max_json_bytes);
+                           const std::string& path, const TimelineOptions& options = {});
 
 }  // namespace bdn
 

@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 import time
+from xml.etree import ElementTree
 
 import pytest
 from command_helpers import LIMIT, ROOT, read_until
@@ -66,6 +67,21 @@ def test_a_job_becomes_one_timeline(real, recordings, tmp_path):
     assert len(begun) >= 80 and begun == {event["id"] for event in events if event["ph"] == "f"}
     assert real.run("trace", "merge", recordings, "-o", tmp_path / "job.txt").returncode == 1
     assert "into which file?" in real.run("trace", "merge", recordings).stderr
+
+
+def test_a_step_becomes_a_picture(real, recordings, tmp_path):
+    report = json.loads(real.run("trace", "explain", recordings, "--json").stdout)
+    number = report["steps"][10]["step"]
+    done = real.run("trace", "merge", recordings, "--step", number, "-o", tmp_path / "step.svg")
+    assert done.returncode == 0, done.stderr
+    assert "Open it in a browser" in done.stdout
+    texts = list(ElementTree.parse(tmp_path / "step.svg").getroot().itertext())
+    assert f"critical path of step {number}" in texts
+    assert any(text.startswith("job ") and f"step {number}: {report['steps'][10]['ms']:.2f} ms" in text for text in texts)
+    assert {"worker 0", "worker 1", "server 0"} <= {text.split("   ")[0] for text in texts}
+    unknown = real.run("trace", "merge", recordings, "--step", 10**6, "-o", tmp_path / "none.svg")
+    assert unknown.returncode == 1 and "step 1000000 is not in these recordings, which have steps" in unknown.stderr
+    assert not (tmp_path / "none.svg").exists()
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:

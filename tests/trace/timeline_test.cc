@@ -21,10 +21,10 @@ namespace pb = bandoneon::perfetto;
 using testing::Contains;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 using testing::UnorderedElementsAre;
 using Json = nlohmann::json;
 
-constexpr uint64_t kNoLimit = std::numeric_limits<uint64_t>::max();
 constexpr int64_t kEpochNs = 1'700'000'000'000'000'000;  // at 0 of the recordings' clock
 
 class TimelineTest : public testing::Test {
@@ -76,7 +76,7 @@ class TimelineTest : public testing::Test {
     return text;
   }
   Json WriteJson(std::span<const TorchProfile> profiles = {}) const {
-    const auto written = WriteTimeline(Job(), profiles, PathOf("job.json"), kNoLimit);
+    const auto written = WriteTimeline(Job(), profiles, PathOf("job.json"));
     if (!written.ok()) throw std::runtime_error(std::string(written.message()));
     return Json::parse(TextOf("job.json"));
   }
@@ -201,8 +201,8 @@ TEST_F(TimelineTest, CountsTheMachine) {
 }
 
 TEST_F(TimelineTest, IsCompressedWhereItsNameSaysSo) {
-  ASSERT_TRUE(WriteTimeline(Job(), {}, PathOf("job.json.gz"), kNoLimit).ok());
-  ASSERT_TRUE(WriteTimeline(Job(), {}, PathOf("job.json"), kNoLimit).ok());
+  ASSERT_TRUE(WriteTimeline(Job(), {}, PathOf("job.json.gz")).ok());
+  ASSERT_TRUE(WriteTimeline(Job(), {}, PathOf("job.json")).ok());
 
   EXPECT_EQ(TextOf("job.json.gz"), TextOf("job.json"));
   EXPECT_LT(std::filesystem::file_size(PathOf("job.json.gz")) * 3,
@@ -211,13 +211,15 @@ TEST_F(TimelineTest, IsCompressedWhereItsNameSaysSo) {
 }
 
 TEST_F(TimelineTest, RefusesNamesPathsAndSizesThatCannotBe) {
-  EXPECT_THAT(WriteTimeline(Job(), {}, PathOf("job.txt"), kNoLimit).message(),
-              HasSubstr("expected a name that ends in .json, .json.gz or .pftrace"));
-  EXPECT_THAT(WriteTimeline(Job(), {}, PathOf("no/job.json"), kNoLimit).message(),
+  EXPECT_THAT(WriteTimeline(Job(), {}, PathOf("job.txt")).message(),
+              HasSubstr("expected a name that ends in .json, .json.gz, .pftrace or .svg"));
+  EXPECT_THAT(WriteTimeline(Job(), {}, PathOf("no/job.json")).message(),
               HasSubstr("job.json cannot be written"));
-  EXPECT_THAT(WriteTimeline(Job(), {}, PathOf("no/job.pftrace"), kNoLimit).message(),
+  EXPECT_THAT(WriteTimeline(Job(), {}, PathOf("no/job.pftrace")).message(),
               HasSubstr("job.pftrace cannot be written"));
-  const auto long_one = WriteTimeline(Job(), {}, PathOf("job.json"), 1000);
+  EXPECT_THAT(WriteTimeline(Job(), {}, PathOf("no/job.svg")).message(),
+              HasSubstr("job.svg cannot be written"));
+  const auto long_one = WriteTimeline(Job(), {}, PathOf("job.json"), {.max_json_bytes = 1000});
   EXPECT_EQ(long_one.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(long_one.message(), HasSubstr("--force"));
   EXPECT_TRUE(std::filesystem::is_empty(folder_));
@@ -272,12 +274,12 @@ TEST_F(TimelineTest, FindsAProfilesProcessOrAsks) {
 
   TorchProfile nowhere = by_pid;
   for (TorchEvent& event : nowhere.events) event.process = "17";
-  EXPECT_THAT(WriteTimeline(Job(), std::span(&nowhere, 1), PathOf("x.json"), kNoLimit).message(),
+  EXPECT_THAT(WriteTimeline(Job(), std::span(&nowhere, 1), PathOf("x.json")).message(),
               HasSubstr("say --torch RANK="));
   nowhere.rank = 0;
   EXPECT_EQ(EventsOf(WriteJson(std::span(&nowhere, 1)), "X", "aten::mm")[0]["pid"], 1);
   nowhere.rank = 5;
-  EXPECT_THAT(WriteTimeline(Job(), std::span(&nowhere, 1), PathOf("x.json"), kNoLimit).message(),
+  EXPECT_THAT(WriteTimeline(Job(), std::span(&nowhere, 1), PathOf("x.json")).message(),
               HasSubstr("rank 5, of which there is no recording"));
 }
 
@@ -305,7 +307,7 @@ TEST_F(TimelineTest, RefusesProfilesThatAreNone) {
 
 TEST_F(TimelineTest, WritesPerfettosProtobuf) {
   const TorchProfile profile = ReadProfile(kTorch);
-  ASSERT_TRUE(WriteTimeline(Job(), std::span(&profile, 1), PathOf("job.pftrace"), kNoLimit).ok());
+  ASSERT_TRUE(WriteTimeline(Job(), std::span(&profile, 1), PathOf("job.pftrace")).ok());
 
   pb::Trace trace;
   std::ifstream file(PathOf("job.pftrace"), std::ios::binary);
@@ -344,6 +346,83 @@ TEST_F(TimelineTest, WritesPerfettosProtobuf) {
   EXPECT_THAT(slices, Contains("torch thread 502 (python): aten::mm"));
   ASSERT_EQ(flows.size(), 12U);
   for (const auto& [flow, times] : flows) EXPECT_EQ(times.size(), 6U);
+}
+
+TEST_F(TimelineTest, WritesOneStepWithItsCriticalPath) {
+  const JobTrace job = Job();
+  const JobReport report = ExplainJob(job);
+  ASSERT_EQ(report.steps.size(), 3U);
+  const StepReport& step = report.steps[1];
+  ASSERT_TRUE(WriteTimeline(job, {}, PathOf("job.json"), {.step = &step}).ok());
+  const Json timeline = Json::parse(TextOf("job.json"));
+
+  EXPECT_EQ(EventsOf(timeline, "M", "process_name")[0]["args"]["name"], "critical path of step 2");
+  double path_us = 0;
+  for (const Json& event : timeline["traceEvents"]) {
+    if (event["pid"] == 1 && event["ph"] == "X") path_us += event["dur"].get<double>();
+    if (event["ph"] != "X") continue;
+    const int64_t ns = std::llround(event["dur"].get<double>() * 1000);
+    EXPECT_LT(NsOf(timeline, event), kEpochNs + step.end_ns) << event;
+    EXPECT_GT(NsOf(timeline, event) + ns, kEpochNs + step.begin_ns) << event;
+  }
+  EXPECT_DOUBLE_EQ(path_us * 1000, static_cast<double>(step.Duration()));
+  EXPECT_EQ(EventsOf(timeline, "X", "forward").size(), 1U);
+}
+
+TEST_F(TimelineTest, DrawsAPicture) {
+  const JobTrace job = Job();
+  const JobReport report = ExplainJob(job);
+  const TorchProfile profile = ReadProfile(kTorch);
+  ASSERT_TRUE(WriteTimeline(job, std::span(&profile, 1), PathOf("job.svg")).ok());
+
+  const std::string all = TextOf("job.svg");
+  EXPECT_TRUE(all.starts_with("<svg ")) << all.substr(0, 100);
+  EXPECT_TRUE(all.ends_with("</svg>\n"));
+  for (const char* const text :
+       {"job job", "worker 0   host-boot pid 4000", "worker 1", "server 0", "bdn-pool 501",
+        "<title>forward: 300.0 us, step 1", "<title>user epoch &quot;3&quot;: ", "torch thread 502",
+        "<title>aten::mm: 150.5 us", "<title>wait: at most 2</title>", "processors of the machine",
+        "A line leads from a push"}) {
+    EXPECT_THAT(all, HasSubstr(text));
+  }
+
+  ASSERT_TRUE(WriteTimeline(job, {}, PathOf("step.svg"), {.step = &report.steps[1]}).ok());
+  const std::string one = TextOf("step.svg");
+  EXPECT_THAT(one, HasSubstr("job job, step 2: 2.00 ms"));
+  EXPECT_THAT(one, HasSubstr("critical path of step 2"));
+  EXPECT_THAT(one, HasSubstr("<title>forward: 300.0 us, step 2"));
+  EXPECT_THAT(one, Not(HasSubstr("epoch")));
+}
+
+TEST_F(TimelineTest, DrawsNoPictureThatNobodyCouldRead) {
+  // Each thread has as many slices side by side as there are pixels.
+  for (uint16_t thread = 2; thread < 30; ++thread) {
+    worker0_.Thread(600U + thread, "busy");
+    for (int64_t at = 0; at < 1000; ++at) {
+      worker0_.Add({.begin_ns = at * 7000,
+                    .wall_ns = 7000,
+                    .key = 7,
+                    .thread = thread,
+                    .kind = static_cast<uint8_t>(Stage::kEncode)});
+    }
+  }
+  const absl::Status status = WriteTimeline(Job(), {}, PathOf("job.svg"));
+
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(status.message(), HasSubstr("say --step NUMBER"));
+  EXPECT_TRUE(std::filesystem::is_empty(folder_));
+}
+
+// Has twenty thousand slices that begin and end within one pixel.
+TEST_F(TimelineTest, LeavesOutOfAPictureWhatNobodyCouldSee) {
+  for (int64_t at = 0; at < 20'000; ++at) {
+    worker0_.Add(
+        {.begin_ns = 1'000'000 + at, .wall_ns = 1, .kind = static_cast<uint8_t>(Stage::kEncode)});
+  }
+  ASSERT_TRUE(WriteTimeline(Job(), {}, PathOf("job.svg")).ok());
+
+  EXPECT_THAT(TextOf("job.svg"), HasSubstr(" slices that share a pixel with others"));
+  EXPECT_LT(std::filesystem::file_size(PathOf("job.svg")), 100'000U);
 }
 
 }  // namespace
