@@ -79,25 +79,47 @@ struct Box {
   std::string title;  // shown beside the pointer
 };
 
-// A value of a row that holds from one place on.
+// A value from one place on.
 struct Point {
   double x;
   double value;
 };
 
-// A row of boxes, or the area under a stepped line.
+// A row of boxes, or an area that shows how many slices wait.
 struct PictureRow {
   std::string name;
   bool is_waiting = false;
-  bool is_counter = false;
   std::vector<Box> boxes;
-  size_t depth = 0;            // of the deepest box, counted from 1
-  std::vector<Point> changes;  // of waiting rows: by how much more
-  std::vector<Point> values;
+  size_t depth = 0;          // of the deepest box, counted from 1
+  std::vector<Point> waits;  // of a row that waits: by how many more, and at the end how many
+  double most = 0;           // that wait at once
+  bool is_hidden = false;    // nothing of it could be seen
 
   double Height() const {
-    if (is_waiting || is_counter) return kAreaHeight;
-    return kSliceHeight * static_cast<double>(std::max<size_t>(depth, 1));
+    if (is_hidden) return 0;
+    return kRowGap + (is_waiting ? kAreaHeight : kSliceHeight * static_cast<double>(depth));
+  }
+
+  // Makes numbers of changes, of which one holds until the next one.
+  void SumWaits() {
+    // Of slices that touch, one ends before the other one begins.
+    std::sort(waits.begin(), waits.end(), [](const Point& a, const Point& b) {
+      return std::pair(a.x, a.value) < std::pair(b.x, b.value);
+    });
+    double number = 0;
+    std::vector<Point> numbers;
+    for (const Point& change : waits) {
+      number += change.value;
+      most = std::max(most, number);
+      if (!numbers.empty() && change.x - numbers.back().x < kLeastWidth / 4) {
+        numbers.back().value = number;
+      } else {
+        numbers.push_back({change.x, number});
+      }
+    }
+    waits = std::move(numbers);
+    is_hidden =
+        std::none_of(waits.begin(), waits.end(), [](const Point& p) { return p.value > 0; });
   }
 };
 
@@ -139,6 +161,7 @@ class SvgSink final : public TimelineSink {
   }
 
   void Track(const TimelineTrack& track) override {
+    if (track.is_counter) return;
     auto& rows = bands_.back().rows;
     open_.clear();
     drawn_until_.clear();
@@ -147,8 +170,9 @@ class SvgSink final : public TimelineSink {
         rows.back().name == track.name) {
       return;
     }
-    rows.push_back(
-        {.name = track.name, .is_waiting = track.is_waiting, .is_counter = track.is_counter});
+    PictureRow& row = rows.emplace_back();
+    row.name = track.name;
+    row.is_waiting = track.is_waiting;
   }
 
   void Slices(const TimelineTrack& track, std::span<const TimelineSlice> slices) override {
@@ -161,10 +185,11 @@ class SvgSink final : public TimelineSink {
     }
   }
 
+  // A step is shorter than the second between two samples of the machine.
   void Count(const TimelineTrack& track, int64_t at_ns, double value) override {
-    for (PictureRow& row : bands_.back().rows) {
-      if (row.is_counter && row.name == track.name) row.values.push_back({PlaceOf(at_ns), value});
-    }
+    (void)track;
+    (void)at_ns;
+    (void)value;
   }
 
   absl::Status Finish() override {
@@ -192,12 +217,13 @@ class SvgSink final : public TimelineSink {
   }
 
   void AddWaiting(const TimelineSlice& slice) {
-    auto& changes = bands_.back().rows.back().changes;
-    changes.push_back({PlaceOf(slice.begin_ns), 1});
-    changes.push_back({PlaceOf(slice.end_ns), -1});
+    auto& waits = bands_.back().rows.back().waits;
+    waits.push_back({PlaceOf(slice.begin_ns), 1});
+    waits.push_back({PlaceOf(slice.end_ns), -1});
     names_.insert(std::string(slice.name));
   }
 
+  // Slices inside of others come after those; see TimelineSink.
   void AddBox(const TimelineSlice& slice) {
     PictureRow& row = bands_.back().rows.back();
     while (!open_.empty() && open_.back() <= slice.begin_ns) open_.pop_back();
@@ -222,7 +248,7 @@ class SvgSink final : public TimelineSink {
     Box box{.x = x, .width = std::max(width, kLeastWidth), .depth = depth};
     box.color = ColorOf(slice.name);
     box.label = slice.name;
-    if (!slice.subject.empty()) box.label.append(" ").append(slice.subject);
+    if (!slice.subject.empty()) box.label.append(": ").append(slice.subject);
     box.title = TitleOf(slice, box.label);
     row.boxes.push_back(std::move(box));
     // Profiles of PyTorch have too many names for a legend.
@@ -232,7 +258,9 @@ class SvgSink final : public TimelineSink {
   }
 
   static std::string TitleOf(const TimelineSlice& slice, const std::string& label) {
-    std::string title = absl::StrCat(label, ": ", DurationText(slice.end_ns - slice.begin_ns));
+    std::string title = label;
+    const int64_t duration_ns = slice.end_ns - slice.begin_ns;
+    if (duration_ns > 0) absl::StrAppend(&title, ", ", DurationText(duration_ns));
     if (slice.step != 0) absl::StrAppend(&title, ", step ", slice.step);
     if (slice.bytes != 0) absl::StrAppend(&title, ", ", slice.bytes, " bytes");
     if (!slice.peer.empty()) title.append(", with ").append(slice.peer);
@@ -249,12 +277,13 @@ class SvgSink final : public TimelineSink {
   void Draw() {
     std::vector<std::vector<double>> tops;  // of each row of each band
     double y = kTop;
-    for (const Band& band : bands_) {
+    for (Band& band : bands_) {
       y += kBandHeight;
       auto& of_band = tops.emplace_back();
-      for (const PictureRow& row : band.rows) {
+      for (PictureRow& row : band.rows) {
+        if (row.is_waiting) row.SumWaits();
         of_band.push_back(y);
-        y += row.Height() + kRowGap;
+        y += row.Height();
       }
       y += kRowGap;
     }
@@ -288,12 +317,14 @@ class SvgSink final : public TimelineSink {
     for (const double factor : {2.0, 2.5, 2.0}) {
       if (span_ns / unit > 10) unit *= factor;
     }
+    const bool is_long = span_ns >= 1e7;
     for (double at = 0; at <= span_ns; at += unit) {
       const double x = kMargin + kNamesWidth + at * pixels_per_ns_;
       file_ << absl::StrFormat(
           "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%.0f\" y2=\"%.0f\" stroke=\"#e4e4e4\"/>\n", x, x,
           kTop - 8, bottom);
-      Text(x, kTop - 12, DurationText(static_cast<int64_t>(at)),
+      Text(x, kTop - 12,
+           absl::StrFormat("%.6g %s", at * (is_long ? 1e-6 : 1e-3), is_long ? "ms" : "us"),
            "text-anchor=\"middle\" fill=\"#666666\"");
     }
   }
@@ -306,51 +337,28 @@ class SvgSink final : public TimelineSink {
     Text(kMargin + 3, top + 12, band.name, "font-size=\"11\" font-weight=\"bold\"");
     for (size_t i = 0; i < band.rows.size(); ++i) {
       const PictureRow& row = band.rows[i];
+      if (row.is_hidden) continue;
       std::string name = row.name;
-      if (row.is_waiting || row.is_counter) {
-        const auto points = StepsOf(row);
-        double most = 0;
-        for (const Point& point : points) most = std::max(most, point.value);
-        absl::StrAppendFormat(&name, row.is_waiting ? ": at most %.0f" : ": up to %.1f", most);
-        DrawArea(points, most, tops[i], row.is_waiting ? ColorOf(row.name) : "#cccccc", name);
+      if (row.is_waiting) {
+        absl::StrAppendFormat(&name, ": at most %.0f", row.most);
+        DrawArea(row, tops[i], name);
       }
       Label(kMargin + 6, tops[i] + 10.5, name, kNamesWidth - 12);
       for (const Box& box : row.boxes) DrawBox(box, tops[i]);
     }
   }
 
-  // Returns the values of a row in order of time; a value holds until the next one.
-  static std::vector<Point> StepsOf(const PictureRow& row) {
-    std::vector<Point> steps = row.is_waiting ? row.changes : row.values;
-    std::stable_sort(steps.begin(), steps.end(),
-                     [](const Point& a, const Point& b) { return a.x < b.x; });
-    if (!row.is_waiting) return steps;
-    double sum = 0;
-    std::vector<Point> sums;
-    for (const Point& step : steps) {
-      sum += step.value;
-      if (!sums.empty() && step.x - sums.back().x < 0.05) {
-        sums.back().value = std::max(sum, 0.0);
-      } else {
-        sums.push_back({step.x, std::max(sum, 0.0)});
-      }
-    }
-    return sums;
-  }
-
-  void DrawArea(const std::vector<Point>& points, double most, double top, const std::string& color,
-                const std::string& title) {
-    if (most <= 0) return;
+  void DrawArea(const PictureRow& row, double top, const std::string& title) {
     const double left = kMargin + kNamesWidth;
     const double floor = top + kAreaHeight;
-    std::string path = absl::StrFormat("M%.1f %.1f", left + points.front().x, floor);
-    for (size_t i = 0; i < points.size(); ++i) {
-      const double end = i + 1 < points.size() ? points[i + 1].x : kChartWidth;
-      const double y = floor - (kAreaHeight - 2) * points[i].value / most;
-      absl::StrAppendFormat(&path, "L%.1f %.1fL%.1f %.1f", left + points[i].x, y, left + end, y);
+    std::string path = absl::StrFormat("M%.1f %.1f", left + row.waits.front().x, floor);
+    for (size_t i = 0; i < row.waits.size(); ++i) {
+      const double end = i + 1 < row.waits.size() ? row.waits[i + 1].x : kChartWidth;
+      const double y = floor - (kAreaHeight - 2) * row.waits[i].value / row.most;
+      absl::StrAppendFormat(&path, "L%.1f %.1fL%.1f %.1f", left + row.waits[i].x, y, left + end, y);
     }
     absl::StrAppendFormat(&path, "L%.1f %.1fZ", left + kChartWidth, floor);
-    file_ << absl::StrFormat("<path d=\"%s\" fill=\"%s\"><title>", path, color);
+    file_ << absl::StrFormat("<path d=\"%s\" fill=\"%s\"><title>", path, ColorOf(row.name));
     Escaped(title);
     file_ << "</title></path>\n";
   }
@@ -404,7 +412,7 @@ class SvgSink final : public TimelineSink {
       Label(x + 14, y + 9, name, kWidth - 16);
       ++i;
     }
-    std::string note = "Areas show how many exchanges wait.";
+    std::string note = "Areas show how many exchanges wait at once.";
     if (flows_.size() > kMaxFlows) {
       absl::StrAppend(&note, " Lines along exchanges are left out, as there are ", flows_.size(),
                       " of them.");
