@@ -42,8 +42,8 @@ constexpr Flag kMergeFlags[] = {
 constexpr char kMergeUsage[] =
     "usage: bandoneon trace merge DIR -o FILE [options]\n\n"
     "Makes one timeline of a job's recordings (setting trace) for ui.perfetto.dev: a process for "
-    "each\nnode, a track for each thread, and flows from a push to the decoding of its reply. A name "
-    "that ends in\n.svg makes a picture, which every browser shows.\n";
+    "each\nnode, a track for each thread, and flows from a push to the decoding of its reply. A "
+    "name that\nends in .svg makes a picture, which every browser shows.\n";
 constexpr char kMergeExamples[] =
     "  bandoneon trace merge recordings -o job.pftrace\n"
     "  bandoneon trace merge recordings --step 812 -o step.svg\n"
