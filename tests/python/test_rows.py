@@ -1,9 +1,12 @@
 """Tables that servers hold, beside torch's sparse gradients of one process with the merged batch."""
 
 import copy
+import io
+import re
 
 import pytest
 import torch
+import torch.utils.checkpoint
 
 import bandoneon
 import bandoneon.torch as bdn
@@ -161,6 +164,157 @@ def test_a_module_may_run_twice_or_not_at_all_or_on_nothing():
     assert run_job(run) == [[True, True]] * 2
 
 
+IDS = torch.tensor([1, 2, 2])
+
+
+def zeroed_between_the_passes(table, optimizer):
+    for _ in range(2):
+        loss = table(IDS).square().sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def a_backward_pass_after_a_step(table, optimizer):
+    first, second = table(IDS).square().sum(), table(IDS + 1).sum()
+    first.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    second.backward()
+    optimizer.step()
+
+
+def a_graph_that_is_kept(table, optimizer):
+    loss = table(IDS).square().sum()
+    loss.backward(retain_graph=True)
+    optimizer.zero_grad()
+    (2 * loss).backward(retain_graph=True)
+    optimizer.step()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+def accumulated_and_dropped(table, optimizer):
+    table(IDS).sum().backward()
+    optimizer.zero_grad(set_to_none=False)
+    table(IDS).sum().backward()
+    table(IDS + 1).square().sum().backward()
+    optimizer.step()
+
+
+def looked_at_with_gradients_on(table, optimizer):
+    table(IDS + 2)
+    with torch.inference_mode():
+        table(IDS + 3)
+    table(IDS).sum().backward()
+    optimizer.step()
+
+
+def frozen_and_thawed(table, optimizer):
+    table.requires_grad_(False)
+    assert not table(IDS).requires_grad
+    optimizer.step()
+    table.requires_grad_(True)
+    table(IDS).sum().backward()
+    optimizer.step()
+
+
+def by_a_closure(table, optimizer):
+    def closure():
+        loss = table(IDS).square().sum()
+        optimizer.zero_grad()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    optimizer.step(closure)
+
+
+def computed_anew(table, optimizer):
+    scale = torch.ones(1, requires_grad=True)
+    for reentrant in (False, True):
+        again = torch.utils.checkpoint.checkpoint(
+            lambda ids, by: (table(ids) * by).square().sum(), IDS, scale, use_reentrant=reentrant
+        )
+        optimizer.zero_grad()
+        again.backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        zeroed_between_the_passes,
+        a_backward_pass_after_a_step,
+        a_graph_that_is_kept,
+        accumulated_and_dropped,
+        looked_at_with_gradients_on,
+        frozen_and_thawed,
+        by_a_closure,
+        computed_anew,
+    ],
+)
+def test_a_loop_in_any_order_is_torchs(use):
+    values = torch.arange(ROWS * 2.0).reshape(ROWS, 2) / ROWS
+    plain = torch.nn.Embedding.from_pretrained(values.clone(), freeze=False)
+    use(plain, torch.optim.SGD(plain.parameters(), lr=0.1))
+
+    def run(worker):
+        table = rows.Embedding.from_pretrained(values, freeze=False)
+        optimizer = rows.RowOptimizer(table, rule="sgd", lr=0.1, worker=worker)
+        use(table, optimizer)
+        worker.barrier("trained")
+        assert not table._table.pending, "of passes that are over nothing is left"
+        return optimizer.rows_of(table, torch.arange(ROWS))
+
+    for served in run_job(run):
+        torch.testing.assert_close(served, plain.weight.detach())
+
+
+def test_frozen_weights_stay_frozen():
+    """As torch's from_pretrained() freezes; and weights that were frozen are not trained because they are served."""
+
+    def run(worker):
+        model = torch.nn.ModuleDict({
+            "frozen": torch.nn.Embedding.from_pretrained(torch.ones(ROWS, WIDTH)),
+            "trained": torch.nn.Embedding.from_pretrained(torch.ones(ROWS, WIDTH), freeze=False),
+        })
+        rows.serve_tables(model)
+        model["own"] = rows.Embedding.from_pretrained(torch.ones(ROWS, WIDTH))
+        optimizer = rows.RowOptimizer(model, lr=1.0, worker=worker)
+        sum(table(IDS).sum() for table in model.values()).backward()
+        optimizer.step()
+        worker.barrier("stepped")
+        assert "frozen" in repr(model["own"]) and "frozen" not in repr(model["trained"])
+        return [float(optimizer.rows_of(table, [1])[0, 0]) for table in model.values()]
+
+    assert run_job(run) == [[1.0, 0.0, 1.0]] * 2
+
+
+def test_a_copy_of_a_model_has_the_same_rows():
+    """As averages of weights and copies for evaluation are made: before the rows change."""
+
+    def run(worker):
+        model = Net()
+        rows.serve_tables(model)
+        optimizer = rows.RowOptimizer(model, lr=1.0, worker=worker)
+        model.item(IDS)
+        copies = [copy.deepcopy(model), torch.optim.swa_utils.AveragedModel(model).module]
+        for _ in range(2):
+            model.item(IDS).sum().backward()
+            optimizer.step()
+        with torch.no_grad():
+            assert all(torch.equal(one.item(IDS), model.item(IDS)) for one in copies)
+        before = optimizer.rows_of(model.item, [4])
+        copies[0].item(torch.tensor([4])).sum().backward()
+        optimizer.step()
+        worker.barrier("stepped")
+        return float((before - optimizer.rows_of(copies[0].item, [4])).sum())
+
+    assert run_job(run) == [pytest.approx(WIDTH)] * 2
+
+
 def test_padding_is_neither_pushed_nor_touched():
     def run(worker):
         table = rows.Embedding(ROWS, WIDTH, padding_idx=-1, init="constant", init_value=0.5)
@@ -287,6 +441,67 @@ def test_what_cannot_be_is_refused_by_name():
     assert "max_norm=1.0 cannot be served" in refused(
         lambda w: rows.serve_tables(torch.nn.Sequential(torch.nn.Embedding(3, 2, max_norm=1.0)))
     )
+
+    def used(use):
+        def run(worker):
+            model = torch.nn.Sequential(torch.nn.Embedding(3, 2))
+            rows.serve_tables(model)
+            use(model, rows.RowOptimizer(model, worker=worker))
+
+        return run
+
+    ids = torch.tensor([1])
+    assert "those of a module of torch.float64 would be rounded" in refused(used(lambda m, o: m.double()(ids)))
+    assert "rows export" in refused(used(lambda m, o: torch.jit.trace(m, ids, check_trace=False)))
+    assert "cannot be pickled: save model.state_dict()" in refused(used(lambda m, o: torch.save(m, io.BytesIO())))
+    assert "steps no such module as Linear" in refused(used(lambda m, o: o.rows_of(torch.nn.Linear(1, 1), [0])))
+
+
+class Scaled(torch.nn.Embedding):
+    """Of a kind that libraries of models have."""
+
+    def forward(self, input):
+        return 3 * super().forward(input)
+
+
+def tied(**modules):
+    model = torch.nn.ModuleDict({"table": torch.nn.Embedding(3, 2), **modules})
+    model["other"].weight = model["table"].weight
+    return model
+
+
+def hooked():
+    model = torch.nn.Sequential(torch.nn.Embedding(3, 2))
+    model[0].register_forward_hook(lambda module, given, out: 2 * out)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: torch.nn.Sequential(Scaled(3, 2)), "'0' is a Scaled, whose forward() is not that of torch's module"),
+        (lambda: tied(other=torch.nn.Linear(2, 3)), "'table': its weight is 'other.weight', too"),
+        (lambda: tied(other=torch.nn.Embedding(3, 2)), "'table': its weight is 'other.weight', too"),
+        (hooked, "'0' has hooks"),
+        (
+            lambda: torch.nn.Sequential(torch.nn.utils.parametrizations.weight_norm(torch.nn.Embedding(3, 2))),
+            "'0' has a parametrization",
+        ),
+    ],
+)
+def test_a_module_that_does_more_than_look_up_is_not_replaced(make, text):
+    model = make()
+    before = list(model.modules())
+    with pytest.raises(bandoneon.errors.InvalidArgument, match=re.escape(text)):
+        rows.serve_tables(model)
+    assert list(model.modules()) == before
+
+
+def test_a_module_at_two_places_is_one_table():
+    model = torch.nn.ModuleDict({"first": torch.nn.Embedding(3, 2), "second": torch.nn.Linear(1, 1)})
+    model["second"] = model["first"]
+    assert rows.serve_tables(model, "first") == ["first", "second"]
+    assert model["first"] is model["second"] and isinstance(model["first"], rows.Embedding)
 
 
 def test_workers_that_declare_differently_are_both_named():

@@ -22,6 +22,7 @@ from typing import Any, Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
 from ..errors import FailedPrecondition, InvalidArgument
 from ..session import default_worker
@@ -56,26 +57,65 @@ def serve_tables(
     model: nn.Module, pattern: str = "*", rows: str | None = "all", expect_rows: int = 0
 ) -> list[str]:
     """Replaces the nn.Embedding and nn.EmbeddingBag modules of a model whose names match `pattern`, in place, by served
-    ones, before their RowOptimizer is made; the names. Their first values are rank 0's weights. rows=None: ids are any
-    int64, and the first values are those of a new Embedding. InvalidArgument names a module that cannot be served."""
-    names = []
-    for name, module in list(model.named_modules()):
-        if not isinstance(module, (nn.Embedding, nn.EmbeddingBag)) or not fnmatch.fnmatchcase(name, pattern):
-            continue
-        if not name:
-            raise InvalidArgument("the model is a table itself: make a bandoneon.torch.rows.Embedding instead")
-        parent, _, last = name.rpartition(".")
-        setattr(model.get_submodule(parent), last, _served(name, module, rows, expect_rows))
-        names.append(name)
-    if not names:
+    ones, before their RowOptimizer is made; the names. Their first values are rank 0's weights, and one whose weights
+    are frozen is. rows=None: ids are any int64, and the first values are those of a new Embedding. InvalidArgument
+    names a module that cannot be served."""
+    found: dict[nn.Module, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
+            found.setdefault(module, []).append(name)
+    # A module that the model has at several places is replaced at all of them.
+    found = {
+        module: names
+        for module, names in found.items()
+        if any(fnmatch.fnmatchcase(name, pattern) for name in names)
+    }
+    if not found:
         raise InvalidArgument(f"no nn.Embedding and no nn.EmbeddingBag of the model has a name like {pattern!r}")
-    return names
+    for module, names in found.items():
+        _check_servable(model, module, names)
+    for module, names in found.items():
+        served = _served(module, rows, expect_rows)
+        for name in names:
+            parent, _, last = name.rpartition(".")
+            setattr(model.get_submodule(parent), last, served)
+    return [name for names in found.values() for name in names]
 
 
-def _served(name: str, module: Any, rows: str | None, expect_rows: int) -> ServedModule:
+def _check_servable(model: nn.Module, module: Any, names: Sequence[str]) -> None:
+    """InvalidArgument names a module whose served one would do something else."""
+    name = names[0]
+    if "" in names:
+        raise InvalidArgument("the model is a table itself: make a bandoneon.torch.rows.Embedding instead")
     for option in ("max_norm", "scale_grad_by_freq"):
         if getattr(module, option, None):
             raise InvalidArgument(f"{name!r}: {option}={getattr(module, option)!r} cannot be served; leave it out")
+    if type(module).forward not in (nn.Embedding.forward, nn.EmbeddingBag.forward):
+        raise InvalidArgument(
+            f"{name!r} is a {type(module).__name__}, whose forward() is not that of torch's module, and would be gone: "
+            "give a pattern that leaves it out, or put a bandoneon.torch.rows.Embedding into it"
+        )
+    if parametrize.is_parametrized(module):
+        raise InvalidArgument(f"{name!r} has a parametrization, which rows at servers cannot have; leave it out")
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    if any(hooks):
+        raise InvalidArgument(
+            f"{name!r} has hooks, which the served module would not have: register them behind serve_tables()"
+        )
+    own = {f"{name}.weight" for name in names}
+    ties = [
+        other
+        for other, param in model.named_parameters(remove_duplicate=False)
+        if param is module.weight and other not in own
+    ]
+    if ties:
+        raise InvalidArgument(
+            f"{name!r}: its weight is {ties[0]!r}, too, and would be tied no longer: give each a weight of its own, or "
+            "leave it out"
+        )
+
+
+def _served(module: Any, rows: str | None, expect_rows: int) -> ServedModule:
     weight = module.weight.detach()
     how: dict[str, Any] = dict(
         padding_idx=module.padding_idx, device=weight.device, dtype=weight.dtype, expect_rows=expect_rows
@@ -83,15 +123,18 @@ def _served(name: str, module: Any, rows: str | None, expect_rows: int) -> Serve
     number = None if rows is None else module.num_embeddings
     if rows is not None:
         how["_weight"] = weight
+    served: ServedModule
     if isinstance(module, nn.EmbeddingBag):
-        return EmbeddingBag(
+        served = EmbeddingBag(
             number,
             module.embedding_dim,
             mode=module.mode,
             include_last_offset=module.include_last_offset,
             **how,
         )
-    return Embedding(number, module.embedding_dim, **how)
+    else:
+        served = Embedding(number, module.embedding_dim, **how)
+    return served.train(module.training).requires_grad_(module.weight.requires_grad)
 
 
 class _Table:
@@ -101,12 +144,41 @@ class _Table:
         self.name = name
         self.width = module.embedding_dim
         self.number = 0  # of the worker
-        # The passes since the last step, each with its ids, rows, and the index of the padding among them.
-        self.pending: list[tuple[torch.Tensor, torch.Tensor, int | None]] = []
+        # The passes that have a gradient which no step has pushed, by their numbers, each with its ids, its rows, and
+        # the index of the padding among them.
+        self.pending: dict[int, tuple[torch.Tensor, torch.Tensor, int | None]] = {}
+        self._passes = 0
         # The rows that are here, which no round changes before the next step: by ids, rising.
         self.ids = host_empty(0, torch.int64)
         self.rows = host_empty((0, self.width))
         self._optimizer = weakref.ref(optimizer)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Table:
+        """A copy of a model looks up the same rows, which are at the servers alone."""
+        return self
+
+    def __reduce__(self) -> Any:
+        raise InvalidArgument(
+            f"table {self.name!r} is at the servers, so that a model with it cannot be pickled: save "
+            "model.state_dict(), which has the rest, and the rows by bandoneon.torch.save() with their RowOptimizer"
+        )
+
+    def follow(self, ids: torch.Tensor, rows: torch.Tensor, padding: int | None) -> None:
+        """The rows of a pass belong to the step that comes after their gradient, whatever was zeroed or stepped since
+        the pass. A pass without a backward pass, as one that evaluates a model, leaves nothing behind."""
+        self._passes += 1
+        number = self._passes  # The order of passes decides the bits of sums, not the one of backward passes.
+
+        def has_gradient(rows: torch.Tensor) -> None:
+            self.pending[number] = (ids, rows, padding)
+
+        rows.requires_grad_().register_post_accumulate_grad_hook(has_gradient)
+
+    def zero_grad(self) -> None:
+        """Forgets the gradients that no step has pushed."""
+        for _, rows, _ in self.pending.values():
+            rows.grad = None
+        self.pending.clear()
 
     def rows_for(self, unique: torch.Tensor) -> torch.Tensor:
         """A fresh tensor with the rows of these ids, which rise."""
@@ -135,7 +207,7 @@ class _Table:
 
     def forget(self) -> None:
         """The servers have other rows now."""
-        self.pending.clear()
+        self.zero_grad()
         self.take(self.ids[:0], self.rows[:0])
 
     def take(self, ids: torch.Tensor, rows: torch.Tensor) -> None:
@@ -143,10 +215,10 @@ class _Table:
         self.ids, self.rows = ids, rows
 
     def gradients(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """(ids, their rows), of all passes in order; ids may be there more than once."""
+        """(ids, their gradients), of all passes in order, which are then taken; ids may be there more than once."""
         ids, grads = [], []
-        for unique, rows, padding in self.pending:
-            if rows.grad is None:
+        for _, (unique, rows, padding) in sorted(self.pending.items()):
+            if rows.grad is None:  # The program took it away.
                 continue
             grad = rows.grad.detach().to("cpu", torch.float32)
             if padding is not None:  # Which has no gradient, and is not touched.
@@ -154,7 +226,7 @@ class _Table:
                 unique, grad = unique[kept], grad[kept]
             ids.append(unique)
             grads.append(grad)
-        self.pending.clear()
+        self.zero_grad()  # A graph that is kept may bring more.
         if not ids:
             return host_empty(0, torch.int64), host_empty((0, self.width))
         return torch.cat(ids).contiguous(), torch.cat(grads).contiguous()
@@ -175,9 +247,9 @@ class RowOptimizer(RefusesGradScaler, torch.optim.Optimizer):
     ttl: a row that no step has updated in so many steps of its table is removed. A removed row has its initial value.
     weight: as of Links: what this worker's part counts for in the mean.
 
-    A module that was not run, or had no gradient, takes part without rows. A gradient that is not finite leaves the
-    step of all tables of its group out in all workers: `skipped_steps` counts those. step() does not wait: the next
-    pass does, if the answer is not there by then, and has an error of the step.
+    A module that was not run, is frozen, or had no gradient, takes part without rows. A gradient that is not finite
+    leaves the step of all tables of its group out in all workers: `skipped_steps` counts those. step() does not wait:
+    the next pass does, if the answer is not there by then, and has an error of the step.
     """
 
     def __init__(
@@ -375,7 +447,9 @@ class RowOptimizer(RefusesGradScaler, torch.optim.Optimizer):
     def rows_of(self, module: ServedModule, ids: Any) -> torch.Tensor:
         """float32[len(ids), embedding_dim]: rows of a table, as a look at them for a program."""
         self.settle()
-        table = self._by_module[id(module)]
+        table = getattr(module, "_table", None)
+        if table is None or table not in [one for tables in self._tables for one in tables]:
+            raise InvalidArgument(f"rows_of(): this RowOptimizer steps no such module as {module!r}")
         return self.fetch(table, _as_ids(table, ids))
 
     def saved_tables(self) -> list[tuple[str, int, str, Worker]]:
@@ -401,10 +475,10 @@ class RowOptimizer(RefusesGradScaler, torch.optim.Optimizer):
             group.update(declared)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forgets the passes since the last step."""
+        """Forgets the gradients since the last step, as torch's; step() forgets those that it pushed by itself."""
         for tables in self._tables:
             for table in tables:
-                table.pending.clear()
+                table.zero_grad()
 
     def close(self) -> None:
         """Frees the tables' names, and has the servers forget the rows once all workers have come so far."""

@@ -16,7 +16,9 @@ _INITS = ("zeros", "constant", "uniform", "normal")
 
 
 class ServedModule(nn.Module):
-    """Of both modules. Its rows are at the servers alone, so that it has neither parameters nor a state_dict()."""
+    """Of both modules. Its rows are at the servers alone, so that it has neither parameters nor a state_dict(). A copy
+    of it looks up the same rows. requires_grad_(False) freezes it, called on the module itself: a model's own reaches
+    parameters alone."""
 
     def __init__(
         self,
@@ -61,6 +63,7 @@ class ServedModule(nn.Module):
         self._device = torch.device(device) if device is not None else None
         self._weight = weight  # until the servers have it
         self._has_first_values = weight is not None
+        self._is_trained = True
         self._table: Any = None  # of the RowOptimizer that steps it
 
     def _apply(self, function: Any, recurse: bool = True) -> ServedModule:
@@ -70,6 +73,11 @@ class ServedModule(nn.Module):
         self.row_dtype = probe.dtype
         return super()._apply(function)
 
+    def requires_grad_(self, requires_grad: bool = True) -> Any:
+        """Whether passes from now on have gradients of rows."""
+        self._is_trained = requires_grad
+        return super().requires_grad_(requires_grad)
+
     def _rows_of(self, given: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int | None]:
         """(indices into the rows, the rows, the index of the padding among them)"""
         if self._table is None:
@@ -77,6 +85,16 @@ class ServedModule(nn.Module):
                 "the rows of this module are at no server yet: make the RowOptimizer that steps it first"
             )
         table = self._table
+        if torch.jit.is_tracing() or getattr(torch.compiler, "is_exporting", bool)():
+            raise FailedPrecondition(
+                f"table {table.name!r}: a trace would keep the rows of this batch alone: put an nn.Embedding in its "
+                "place, with the rows that `bandoneon rows export` writes"
+            )
+        if self.row_dtype == torch.float64:
+            raise InvalidArgument(
+                f"table {table.name!r}: rows and their gradients are float32, so that those of a module of "
+                "torch.float64 would be rounded: call .float() on the module, and .double() on its result"
+            )
         if given.dtype not in (torch.int64, torch.int32):
             raise InvalidArgument(f"table {table.name!r}: ids of {given.dtype}: they are int64 or int32")
         unique, inverse = torch.unique(given.detach().reshape(-1).to(torch.int64), return_inverse=True)
@@ -92,15 +110,14 @@ class ServedModule(nn.Module):
                     rows[padding] = 0
         if not len(unique):  # Neither of torch's functions takes an empty table.
             rows = rows.new_zeros((1, self.embedding_dim))
-        elif torch.is_grad_enabled():
-            rows.requires_grad_()
-            table.pending.append((unique, rows, padding))
+        elif torch.is_grad_enabled() and self._is_trained:
+            table.follow(unique, rows, padding)
         used = rows if rows.dtype == self.row_dtype else rows.to(self.row_dtype)
         return inverse.to(device).reshape(given.shape), used, padding
 
     def extra_repr(self) -> str:
         rows = "any id" if self.num_embeddings is None else self.num_embeddings
-        return f"{rows}, {self.embedding_dim}, served"
+        return f"{rows}, {self.embedding_dim}, served{'' if self._is_trained else ', frozen'}"
 
 
 class Embedding(ServedModule):
@@ -132,11 +149,18 @@ class Embedding(ServedModule):
 
     @classmethod
     def from_pretrained(
-        cls, embeddings: torch.Tensor, padding_idx: int | None = None, rows: int | str | None = "all", **how: Any
+        cls,
+        embeddings: torch.Tensor,
+        freeze: bool = True,
+        padding_idx: int | None = None,
+        rows: int | str | None = "all",
+        **how: Any,
     ) -> Embedding:
-        """Begins with rank 0's `embeddings`. `rows` is for an error that names the cause: None, any id, has no such."""
+        """Begins with rank 0's `embeddings`, and is frozen unless freeze=False, as torch's. `rows` is for an error that
+        names the cause: None, any id, has no such."""
         number = None if rows is None else len(embeddings)
-        return cls(number, embeddings.shape[1], padding_idx, _weight=embeddings.detach(), **how)
+        module = cls(number, embeddings.shape[1], padding_idx, _weight=embeddings.detach(), **how)
+        return module.requires_grad_(not freeze)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return call_between_graphs(self._look_up, input)
