@@ -551,6 +551,11 @@ class Worker:
             )
         return known[1]
 
+    def owners(self) -> list[Any]:
+        """The optimizers and the like that exchange tensors by this worker, once each."""
+        held = {id(owner): owner for reference in self._owners.values() if (owner := reference()) is not None}
+        return list(held.values())
+
     def disown(self, owner: Owner) -> None:
         """Frees the names that `owner` held, and retires its tensors: the next owner of these names begins at step
         0 with empty memories, and servers give theirs back once all workers have come so far. Never waits."""

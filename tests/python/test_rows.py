@@ -11,6 +11,7 @@ import torch.utils.checkpoint
 import bandoneon
 import bandoneon.torch as bdn
 from bandoneon.torch import rows
+from bandoneon.torch.handover import hand_over
 from cluster_helpers import fill, run_job
 
 ROWS, WIDTH, WORKERS = 50, 6, 2
@@ -313,6 +314,55 @@ def test_a_copy_of_a_model_has_the_same_rows():
         return float((before - optimizer.rows_of(copies[0].item, [4])).sum())
 
     assert run_job(run) == [pytest.approx(WIDTH)] * 2
+
+
+def test_a_newcomer_takes_the_counts_over():
+    """As TrainingState does it; the rows themselves are the servers'."""
+
+    def run(worker):
+        model = Net()
+        rows.serve_tables(model)
+        optimizer = rows.RowOptimizer(model, rule="adagrad", lr=0.1, worker=worker)
+
+        def step(number):
+            loss_of(model, batch_of(worker.rank, number)).backward()
+            optimizer.step()
+
+        for number in range(3):
+            step(number)
+        optimizer.param_groups[0]["lr"] = 0.05
+        worker.settle()
+        mine = {"tables": optimizer.handover()}
+        if worker.rank == 2:  # It forgets all, as if it came now.
+            optimizer.param_groups[0]["lr"] = 0.1
+            optimizer._step_count.ended = 0
+        received = hand_over(worker, None if worker.rank == 2 else mine, 0)
+        assert received.differs is None
+        if worker.rank == 2:
+            optimizer.take_over(received.state["tables"])
+        step(3)
+        worker.barrier("stepped")
+        return optimizer.param_groups[0]["lr"], tables_of(model, optimizer)["item"]
+
+    rates, tables = zip(*run_job(run, workers=3))
+    assert rates == (0.05,) * 3
+    assert torch.equal(tables[0], tables[1]) and torch.equal(tables[0], tables[2])
+
+
+def test_a_training_state_without_the_tables_takes_nobody_in():
+    def run(worker):
+        model = Net()
+        rows.serve_tables(model)
+        optimizer = rows.RowOptimizer(model, worker=worker)
+        with_tables = bdn.TrainingState({"model": model, "tables": optimizer}, worker=worker)
+        list(with_tables.steps(1))
+        without = bdn.TrainingState({"model": model}, worker=worker)
+        list(without.steps(1))
+        return with_tables._refusal, without._refusal
+
+    for with_tables, without in run_job(run):
+        assert with_tables is None
+        assert "a RowOptimizer that is not in its TrainingState" in without
 
 
 def test_padding_is_neither_pushed_nor_touched():

@@ -27,6 +27,7 @@ from torch.nn.utils import parametrize
 from ..errors import FailedPrecondition, InvalidArgument
 from ..session import default_worker
 from ..worker import Rows, Table, Worker
+from .handover import Handover
 from .hints import Closure
 from .loss_scale import RefusesGradScaler
 from .served_rows import Embedding, EmbeddingBag, ServedModule
@@ -464,6 +465,24 @@ class RowOptimizer(RefusesGradScaler, torch.optim.Optimizer):
     def take_loaded_rows(self, saved: str) -> None:
         """load() has set the servers' rows to those of this checkpoint."""
         self.rows_are_of = saved
+        for tables in self._tables:
+            for table in tables:
+                table.forget()
+
+    # A newcomer's steps would be counted from 0, and fail those of all.
+    needs_handover = True
+
+    def handover(self) -> Handover:
+        """For TrainingState: rows and moments are the servers'."""
+        self.settle()
+        counts = {"steps": self._step_count.ended, "skipped_steps": self._skipped_steps}
+        return Handover({"groups": self.state_dict(), **counts})
+
+    def take_over(self, given: Handover) -> None:
+        """What handover() of another worker has given."""
+        self.load_state_dict(given.common["groups"])
+        self._step_count.ended = given.common["steps"]
+        self._skipped_steps = given.common["skipped_steps"]
         for tables in self._tables:
             for table in tables:
                 table.forget()

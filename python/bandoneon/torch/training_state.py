@@ -71,7 +71,7 @@ class TrainingState:
     Workers tell each other in a ballot who is there, leaves, or waits to come: at the end of each step, or once in a tenth of
     a second where steps take less than half of that.
 
-    Inside the loop each step has one step() of each optimizer, or none of any; what is exchanged beside that, as to
+    A RowOptimizer belongs to the objects, too. Inside the loop each step has one step() of each optimizer, or none of any; what is exchanged beside that, as to
     evaluate, is exchanged inside the loop, too, for a newcomer comes to no step of before. One TrainingState a program. With LocalSteps workers are taken in at
     meetings. Not together with DistributedDataParallel and its hook, EF21, local_group= and Pace: with them a job
     survives what it survives without this, and takes nobody in.
@@ -184,6 +184,7 @@ class TrainingState:
 
     def _begin(self):
         worker = self._worker
+        self._refusal = self._refusal or _what_is_left_out(worker, self._objects)
         if worker.is_candidate():
             if self._refusal is not None:
                 raise FailedPrecondition(f"this worker cannot come into a job that runs: {self._refusal}")
@@ -591,6 +592,15 @@ def _is_of_a_group(item):
     parts = (getattr(item, "_links", None), getattr(item, "_reset", None), getattr(getattr(item, "_bandoneon", None), "parameters", None))
     workers = [worker for part in parts if (worker := getattr(part, "worker", None)) is not None]
     return any(worker is not worker.whole for worker in workers)
+
+
+def _what_is_left_out(worker, objects):
+    """Why nobody can be taken in: something exchanges, and is not among the objects that are handed over."""
+    given = {id(item) for item in objects.values()}
+    for owner in worker.owners():
+        if getattr(owner, "needs_handover", False) and id(owner) not in given:
+            return f"this program has a {type(owner).__name__} that is not in its TrainingState: put it there"
+    return None
 
 
 def _refusal_of(objects):
