@@ -551,10 +551,9 @@ class Worker:
             )
         return known[1]
 
-    def owners(self) -> list[Any]:
-        """The optimizers and the like that exchange tensors by this worker, once each."""
-        held = {id(owner): owner for reference in self._owners.values() if (owner := reference()) is not None}
-        return list(held.values())
+    def owners(self) -> dict[str, Any]:
+        """What exchanges the tensors that have an owner, by their names."""
+        return {name: owner for name, held in self._owners.items() if (owner := held()) is not None}
 
     def disown(self, owner: Owner) -> None:
         """Frees the names that `owner` held, and retires its tensors: the next owner of these names begins at step

@@ -362,7 +362,7 @@ def test_a_training_state_without_the_tables_takes_nobody_in():
 
     for with_tables, without in run_job(run):
         assert with_tables is None
-        assert "a RowOptimizer that is not in its TrainingState" in without
+        assert "'item' is exchanged by an optimizer or hook that is not in the TrainingState" in without
 
 
 def test_padding_is_neither_pushed_nor_touched():

@@ -125,6 +125,50 @@ def test_every_class_that_exchanges_says_what_a_newcomer_takes_over():
         assert hasattr(item, "handover") and hasattr(item, "take_over") or item.refuses_newcomers(None), item
 
 
+MAKERS = {
+    "DistributedOptimizer": lambda model, worker: bdn.DistributedOptimizer(sgd_of(model), model, worker=worker),
+    "ServerOptimizer": lambda model, worker: bdn.ServerOptimizer(sgd_of(model), model, worker=worker),
+    "LocalSteps": lambda model, worker: bdn.LocalSteps(
+        sgd_of(model), model, tau=2, outer=bdn.algorithms.Average(), worker=worker
+    ),
+    "KFAC": lambda model, worker: bdn.algorithms.KFAC(model, sgd_of(model), worker=worker),
+    "CSER": lambda model, worker: bdn.algorithms.CSER(
+        sgd_of(model), model, reset="topk(ratio=0.5)", gradient="topk(ratio=0.5)", worker=worker
+    ),
+    "Lion": lambda model, worker: bdn.algorithms.Lion(model.named_parameters(), 0.1, worker=worker),
+    "DeMo": lambda model, worker: bdn.algorithms.DeMo(model.named_parameters(), 0.1, worker=worker),
+    "EF21": lambda model, worker: bdn.algorithms.EF21(sgd_of(model), model.named_parameters(), worker=worker),
+    "OneBitAdam": lambda model, worker: bdn.algorithms.OneBitAdam(
+        model.named_parameters(), 0.1, links=bdn.Links(warmup=2), worker=worker
+    ),
+}
+
+
+def sgd_of(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_an_optimizer_that_is_left_out_takes_nobody_in(kind):
+    """A newcomer would count its steps from 0, and the first one would fail the job of all."""
+
+    def run(worker):
+        model = make_model()
+        optimizer = MAKERS[kind](model, worker)
+        refusals = []
+        for objects in ({"model": model, "optimizer": optimizer}, {"model": model}):
+            state = bdn.TrainingState(objects, worker=worker)
+            for _ in state.steps(1):
+                model(torch.ones(2, next(model.parameters()).shape[1])).sum().backward()
+                optimizer.step()
+            refusals.append(state._refusal)
+        return refusals
+
+    for given, left_out in run_job(run):
+        assert given is None
+        assert "is exchanged by an optimizer or hook that is not in the TrainingState" in left_out
+
+
 def test_parts_of_a_batch_make_the_mean_of_all_samples():
     batches = [torch.randn(7, 6, generator=torch.Generator().manual_seed(step)) for step in range(5)]
 

@@ -151,6 +151,7 @@ class ParameterSet:
     one set of its worker alone. Its methods are collective."""
 
     group_size = None  # of processes that exchange slices of the parameters
+    needs_handover = True  # A newcomer whose steps are counted from 0 would fail those of all.
 
     def __init__(
         self,

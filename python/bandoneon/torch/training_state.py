@@ -184,7 +184,7 @@ class TrainingState:
 
     def _begin(self):
         worker = self._worker
-        self._refusal = self._refusal or _what_is_left_out(worker, self._objects)
+        self._refusal = _refusal_of(self._objects) or _refusal_of_left_out(worker, self._objects)
         if worker.is_candidate():
             if self._refusal is not None:
                 raise FailedPrecondition(f"this worker cannot come into a job that runs: {self._refusal}")
@@ -594,12 +594,15 @@ def _is_of_a_group(item):
     return any(worker is not worker.whole for worker in workers)
 
 
-def _what_is_left_out(worker, objects):
-    """Why nobody can be taken in: something exchanges, and is not among the objects that are handed over."""
-    given = {id(item) for item in objects.values()}
-    for owner in worker.owners():
+def _refusal_of_left_out(worker, objects):
+    """Why nobody can be taken in: something counts its steps, and is not among the objects that are handed over."""
+    given = set()
+    for item in objects.values():
+        parts = [item, *getattr(item, "__dict__", {}).values(), getattr(getattr(item, "_bandoneon", None), "parameters", None)]
+        given.update(map(id, parts))
+    for name, owner in worker.owners().items():
         if getattr(owner, "needs_handover", False) and id(owner) not in given:
-            return f"this program has a {type(owner).__name__} that is not in its TrainingState: put it there"
+            return f"{name!r} is exchanged by an optimizer or hook that is not in the TrainingState: put it there, too"
     return None
 
 
