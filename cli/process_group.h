@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <sys/types.h>
 
+#include <array>
 #include <chrono>
 #include <functional>
 #include <optional>
@@ -121,7 +122,7 @@ class ProcessGroup {
     pid_t pid = -1;
     bool alive = false;
     int input = -1;
-    Pipe pipes[2];  // by Stream
+    std::array<Pipe, 2> pipes;  // by Stream
   };
 
   static absl::StatusOr<Child> Spawn(const ProcessSpec& spec);

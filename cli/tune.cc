@@ -174,7 +174,7 @@ absl::Status Measure(const TrialOptions& options, int64_t rounds,
     for (Candidate& candidate : *candidates) {
       if (!candidate.failure.empty()) continue;
       fprintf(stderr, "bandoneon tune: runs %s (round %lld of %lld)\n", candidate.Name().c_str(),
-              static_cast<long long>(round + 1), static_cast<long long>(rounds));
+              static_cast<long long>(round) + 1, static_cast<long long>(rounds));
       const auto times = TryPlan(candidate.settings, options);
       if (absl::IsAborted(times.status())) return times.status();
       if (!times.ok()) {
