@@ -2,18 +2,11 @@
 
 import os
 import pathlib
-import socket
 import sys
 
-from process_helpers import BIN, Process
+from process_helpers import BIN, Process, free_port
 
 PROGRAM = pathlib.Path(__file__).with_name("islands_program.py")
-
-
-def free_port():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
 
 
 def test_islands_that_know_nothing_of_each_other_train_one_model(tmp_path):

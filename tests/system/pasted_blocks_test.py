@@ -5,10 +5,10 @@ import pathlib
 import re
 import shutil
 import signal
-import socket
 import subprocess
 
 import pytest
+from process_helpers import free_port
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = ROOT / "build" / "release" / "bin"
@@ -74,10 +74,7 @@ def test_the_first_job_of_the_readme(tmp_path):
 @pytest.fixture
 def ports():
     """{what the page says: the same on this machine}: two of its addresses, and ports that are free."""
-    with socket.socket() as a, socket.socket() as b, socket.socket() as c, socket.socket() as d:
-        for listener, address in ((a, "127.0.0.1"), (b, "127.0.0.1"), (c, "127.0.0.1"), (d, "127.0.0.2")):
-            listener.bind((address, 0))
-        free = [listener.getsockname()[1] for listener in (a, b, c, d)]
+    free = [free_port("127.0.0.1"), free_port("127.0.0.1"), free_port("127.0.0.1"), free_port("127.0.0.2")]
     return {"10.0.0.1:7000": f"127.0.0.1:{free[0]}", "10.0.0.1:7100": f"127.0.0.1:{free[1]}",
             "10.0.0.1:29500": f"127.0.0.1:{free[2]}", "10.0.0.2:7100": f"127.0.0.2:{free[3]}"}
 

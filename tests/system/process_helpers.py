@@ -1,12 +1,26 @@
 """Children of a test: daemons and programs whose output is read as it comes."""
 
+import contextlib
 import os
 import pathlib
+import random
+import socket
 import subprocess
 import threading
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("BANDONEON_BIN", ROOT / "build" / "release" / "bin"))
+
+
+def free_port(address="127.0.0.1"):
+    """A port that nobody has, below those of which the kernel gives one to each connection: it might give it to another
+    test's, before the process that is told to listen there does."""
+    first_given = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.SystemRandom().randrange(10_000, first_given)
+        with socket.socket() as taken, contextlib.suppress(OSError):
+            taken.bind((address, port))
+            return port
 
 
 class Process:
