@@ -102,7 +102,7 @@ struct PictureRow {
 
   // Makes numbers of changes, of which one holds until the next one.
   void SumWaits() {
-    // Of slices that touch, one ends before the other one begins.
+    // A slice ends before another one begins that touches it.
     std::sort(waits.begin(), waits.end(), [](const Point& a, const Point& b) {
       return std::pair(a.x, a.value) < std::pair(b.x, b.value);
     });
@@ -236,7 +236,7 @@ class SvgSink final : public TimelineSink {
       return;
     }
     AddFlows(slice, depth, x + width / 2);
-    // Of slices on one pixel the first one is seen.
+    // The first one of the slices on one pixel is seen.
     if (drawn_until_.size() <= depth) drawn_until_.resize(depth + 1, -1);
     if (width < kLeastWidth && drawn_until_[depth] > x) {
       ++left_out_;
@@ -457,8 +457,8 @@ class SvgSink final : public TimelineSink {
   std::set<std::string> names_;  // of the legend
   size_t boxes_ = 0;
   size_t left_out_ = 0;
-  // Of the track that is being written: the ends of the slices that are open, and by depth the
-  // place up to which it is drawn.
+  // State of the track that is being written: the ends of the slices that are open, and by depth
+  // the place up to which it is drawn.
   std::vector<int64_t> open_;
   std::vector<double> drawn_until_;
 };

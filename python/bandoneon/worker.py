@@ -552,7 +552,7 @@ class Worker:
         return known[1]
 
     def owners(self) -> dict[str, Any]:
-        """What exchanges the tensors that have an owner, by their names."""
+        """The optimizers and the like that exchange tensors, by the names of these."""
         return {name: owner for name, held in self._owners.items() if (owner := held()) is not None}
 
     def disown(self, owner: Owner) -> None:

@@ -274,7 +274,7 @@ def test_a_loop_in_any_order_is_torchs(use):
 
 
 def test_frozen_weights_stay_frozen():
-    """As torch's from_pretrained() freezes; and weights that were frozen are not trained because they are served."""
+    """torch's from_pretrained() freezes, and weights that were frozen are not trained because they are served."""
 
     def run(worker):
         model = torch.nn.ModuleDict({
@@ -294,7 +294,7 @@ def test_frozen_weights_stay_frozen():
 
 
 def test_a_copy_of_a_model_has_the_same_rows():
-    """As averages of weights and copies for evaluation are made: before the rows change."""
+    """Averages of weights and copies for evaluation are made like this, before the rows change."""
 
     def run(worker):
         model = Net()
@@ -317,7 +317,7 @@ def test_a_copy_of_a_model_has_the_same_rows():
 
 
 def test_a_newcomer_takes_the_counts_over():
-    """As TrainingState does it; the rows themselves are the servers'."""
+    """TrainingState does it like this; the rows themselves are the servers'."""
 
     def run(worker):
         model = Net()
@@ -508,7 +508,7 @@ def test_what_cannot_be_is_refused_by_name():
 
 
 class Scaled(torch.nn.Embedding):
-    """Of a kind that libraries of models have."""
+    """A module of a kind that libraries of models have."""
 
     def forward(self, input):
         return 3 * super().forward(input)

@@ -479,7 +479,7 @@ class RowOptimizer(RefusesGradScaler, torch.optim.Optimizer):
         return Handover({"groups": self.state_dict(), **counts})
 
     def take_over(self, given: Handover) -> None:
-        """What handover() of another worker has given."""
+        """Takes what handover() of another worker has given."""
         self.load_state_dict(given.common["groups"])
         self._step_count.ended = given.common["steps"]
         self._skipped_steps = given.common["skipped_steps"]

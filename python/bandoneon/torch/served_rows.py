@@ -16,9 +16,9 @@ _INITS = ("zeros", "constant", "uniform", "normal")
 
 
 class ServedModule(nn.Module):
-    """Of both modules. Its rows are at the servers alone, so that it has neither parameters nor a state_dict(). A copy
-    of it looks up the same rows. requires_grad_(False) freezes it, called on the module itself: a model's own reaches
-    parameters alone."""
+    """The base of both modules. Its rows are at the servers alone, so that it has neither parameters nor a state_dict().
+    A copy of it looks up the same rows. requires_grad_(False) freezes it, called on the module itself: a model's own
+    reaches parameters alone."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class ServedModule(nn.Module):
         return super()._apply(function)
 
     def requires_grad_(self, requires_grad: bool = True) -> Any:
-        """Whether passes from now on have gradients of rows."""
+        """Says whether passes from now on have gradients of rows."""
         self._is_trained = requires_grad
         return super().requires_grad_(requires_grad)
 
