@@ -225,6 +225,21 @@ bool IsResult(const Frame& frame) {
          (!frame.payload.empty() || frame.header.flags != 0);
 }
 
+// Says at which network address a server listens, if it listens at one.
+void LogListening(const std::vector<Endpoint>& endpoints) {
+  const Endpoint* const network = NetworkEndpoint(endpoints);
+  if (network == nullptr) return;
+  const std::string bound = BoundUrlOf(*network);
+  LogInfo("listening on %s, %s; workers connect to %s; joining", bound,
+          LinkSecurityName(network->security), UrlOf(*network));
+  if (IsOfAnotherPort(bound, UrlOf(*network))) {
+    LogWarning(
+        "%s is advertised, whose port is not the one listened at, %s: workers reach this "
+        "server only where something forwards it",
+        UrlOf(*network), bound);
+  }
+}
+
 }  // namespace
 
 Server::Server(const Options& options, Registry* telemetry, ControlPlane* control,
@@ -264,17 +279,7 @@ absl::Status Server::Start() {
   // Before the join, which shows the endpoints to all nodes.
   if (!options_.advertise.empty()) Advertise(options_.advertise, &join.endpoints);
   join.public_key = transport_->public_key();
-  if (const Endpoint* const network = NetworkEndpoint(join.endpoints); network != nullptr) {
-    const std::string bound = BoundUrlOf(*network);
-    LogInfo("listening on %s, %s; workers connect to %s; joining", bound,
-            LinkSecurityName(network->security), UrlOf(*network));
-    if (IsOfAnotherPort(bound, UrlOf(*network))) {
-      LogWarning(
-          "%s is advertised, whose port is not the one listened at, %s: workers reach this "
-          "server only where something forwards it",
-          UrlOf(*network), bound);
-    }
-  }
+  LogListening(join.endpoints);
   if (options_.on_listening != nullptr) options_.on_listening();
   BDN_ASSIGN_OR_RETURN(const JoinResult joined, control_->Join(join, options_.join_timeout));
   // The server needs a descriptor for a connection of each worker. A transport without a key never

@@ -398,14 +398,16 @@ class SvgSink final : public TimelineSink {
   // The legend has a line for so many names.
   static constexpr size_t kNamesInLine = 10;
   double LegendHeight() const {
-    return static_cast<double>((names_.size() + kNamesInLine - 1) / kNamesInLine + 2) * 16;
+    const size_t lines = (names_.size() + kNamesInLine - 1) / kNamesInLine;
+    return 16 * static_cast<double>(lines + 2);
   }
   void DrawLegend(double top) {
     constexpr double kWidth = (kNamesWidth + kChartWidth) / kNamesInLine;
     size_t i = 0;
     for (const std::string& name : names_) {
       const double x = kMargin + kWidth * static_cast<double>(i % kNamesInLine);
-      const double y = top + 16 * static_cast<double>(i / kNamesInLine);
+      const size_t line = i / kNamesInLine;
+      const double y = top + 16 * static_cast<double>(line);
       file_ << absl::StrFormat(
           "<rect x=\"%.1f\" y=\"%.1f\" width=\"10\" height=\"10\" fill=\"%s\"/>\n", x, y,
           ColorOf(name));
