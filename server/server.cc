@@ -778,6 +778,8 @@ std::vector<TableCounts> Server::ReadTables() {
   std::map<std::string, TableCounts> tables;
   {
     MutexLock lock(&counted_mu_);
+    // A server without tables does not wake its shards.
+    if (!has_tables_) return {};
     counted_.resize(shards_.size());
     for (const std::vector<TableCounts>& of_shard : counted_) {
       for (const TableCounts& of : of_shard) {
@@ -785,11 +787,6 @@ std::vector<TableCounts> Server::ReadTables() {
         if (!is_first) all->second += of;
       }
     }
-  }
-  {
-    // A server without tables does not wake its shards.
-    MutexLock lock(&counted_mu_);
-    if (!has_tables_) return {};
   }
   // A shard may be in the middle of a round, for which no heartbeat waits: its counts go with the
   // next one.

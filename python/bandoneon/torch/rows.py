@@ -278,7 +278,6 @@ class RowOptimizer(RefusesGradScaler, torch.optim.Optimizer):
         self._skipped_steps = 0
         # (ticket, [(table, ids, rows)]) of each group, while a step is on its way.
         self._in_flight: list[tuple[int, list[tuple[_Table, torch.Tensor, torch.Tensor]]]] = []
-        self._by_module: dict[int, _Table] = {}
         self._tables: list[list[_Table]] = []  # by group
         is_whole = isinstance(model, nn.Module)
         groups = [{"modules": model}] if is_whole else [dict(group) for group in model]
@@ -310,16 +309,16 @@ class RowOptimizer(RefusesGradScaler, torch.optim.Optimizer):
 
     def _declare(self, modules: list[list[tuple[str, ServedModule]]], prefix: str) -> None:
         self._owner = weakref.ref(self)
-        declared, fresh = [], []
+        declared, fresh, seen = [], [], set()
         for number, (group, found) in enumerate(zip(self.param_groups, modules)):
             self._tables.append([])
             for name, module in found:
                 if module._table is not None and module._table._optimizer() not in (None, self):
                     raise InvalidArgument(f"table {name!r} is stepped by another RowOptimizer: close() that one first")
-                if id(module) in self._by_module:
+                if module in seen:
                     raise InvalidArgument(f"table {name!r} is in two groups, or twice in one")
                 table = _Table(prefix + name, module, self)
-                self._by_module[id(module)] = table
+                seen.add(module)
                 self._tables[-1].append(table)
                 fresh.append((table, module))
                 declared.append(
@@ -448,10 +447,15 @@ class RowOptimizer(RefusesGradScaler, torch.optim.Optimizer):
     def rows_of(self, module: ServedModule, ids: Any) -> torch.Tensor:
         """float32[len(ids), embedding_dim]: rows of a table, as a look at them for a program."""
         self.settle()
-        table = getattr(module, "_table", None)
-        if table is None or table not in [one for tables in self._tables for one in tables]:
+        table = self._table_of(module)
+        if table is None:
             raise InvalidArgument(f"rows_of(): this RowOptimizer steps no such module as {module!r}")
         return self.fetch(table, _as_ids(table, ids))
+
+    def _table_of(self, module: nn.Module) -> _Table | None:
+        """The table of a module, or of a copy of it, that this optimizer steps."""
+        table = getattr(module, "_table", None)
+        return table if any(table is one for tables in self._tables for one in tables) else None
 
     def saved_tables(self) -> list[tuple[str, int, str, Worker]]:
         """(name, number of the worker, rule, worker) of each table, for save() and load(): between steps."""
@@ -531,7 +535,7 @@ class RowOptimizer(RefusesGradScaler, torch.optim.Optimizer):
         names = {table.name: table for table in tables}
         asked = {}
         for key, ids in wanted.items():
-            table = self._by_module.get(id(key)) if isinstance(key, nn.Module) else names.get(key)
+            table = self._table_of(key) if isinstance(key, nn.Module) else names.get(key)
             if table is None:
                 raise InvalidArgument(f"wanted= has {key!r}, which is no table: there are {', '.join(sorted(names))}")
             asked[table.name] = _unique(table, ids)
