@@ -71,10 +71,11 @@ class TrainingState:
     Workers tell each other in a ballot who is there, leaves, or waits to come: at the end of each step, or once in a tenth of
     a second where steps take less than half of that.
 
-    A RowOptimizer belongs to the objects, too. Inside the loop each step has one step() of each optimizer, or none of any; what is exchanged beside that, as to
-    evaluate, is exchanged inside the loop, too, for a newcomer comes to no step of before. One TrainingState a program. With LocalSteps workers are taken in at
-    meetings. Not together with DistributedDataParallel and its hook, EF21, local_group= and Pace: with them a job
-    survives what it survives without this, and takes nobody in.
+    All that exchanges by steps belongs to the objects, a RowOptimizer, too: where something is left out, nobody is taken in.
+    Inside the loop each step has one step() of each optimizer, or none of any; what is exchanged beside that, as to
+    evaluate, is exchanged inside the loop, too, for a newcomer comes to no step of before. One TrainingState a program.
+    With LocalSteps workers are taken in at meetings. Not together with DistributedDataParallel and its hook,
+    local_group= and Pace: with them a job survives what it survives without this, and takes nobody in.
     """
 
     def __init__(
