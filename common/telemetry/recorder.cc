@@ -200,10 +200,23 @@ uint64_t Recorder::NumberOf(std::string_view text) {
   return number;
 }
 
-void Recorder::Sample() {
-  MutexLock lock(&sampling_);
+int64_t Recorder::SampleClocks() {
   const int64_t now = ReadClock(CLOCK_MONOTONIC);
   recording_->StoreClocks({now, ReadClock(CLOCK_REALTIME)});
+  return now;
+}
+
+absl::StatusOr<std::string> Recorder::Latest(uint64_t most_bytes, absl::Duration last) {
+  {
+    MutexLock lock(&sampling_);
+    SampleClocks();
+  }
+  return recording_->Latest(most_bytes, absl::ToInt64Nanoseconds(last));
+}
+
+void Recorder::Sample() {
+  MutexLock lock(&sampling_);
+  const int64_t now = SampleClocks();
   for (const TraceRecord& record : samples_.Take(now, recording_.get())) {
     if (Recording::Writer* const writer = WriterOfThread()) recording_->Add(writer, record);
   }

@@ -84,8 +84,12 @@ class Recorder {
   absl::StatusOr<std::string> WriteTo(const std::string& directory) const {
     return recording_->WriteTo(directory);
   }
-  // Does that with setting recorder-dir, at most once a minute; does nothing without one, or where
-  // all is in a file already. Logs the path, and `why`.
+  // Reads the clocks, and returns the newest records as a recording of at most so many bytes: those
+  // that ended so long before the newest one, or later. It may take some ms. Errors are those of
+  // Recording::Latest.
+  absl::StatusOr<std::string> Latest(uint64_t most_bytes, absl::Duration last);
+  // Does WriteTo with setting recorder-dir, at most once a minute; does nothing without one, or
+  // where all is in a file already. Logs the path, and `why`.
   void WriteOnTrouble(std::string_view why);
   const std::string& path() const { return recording_->path(); }  // empty: in memory
 
@@ -94,6 +98,8 @@ class Recorder {
 
   // Returns null in a forked child.
   Recording::Writer* WriterOfThread();
+  // Stores a pair of clocks, and returns the monotonic one.
+  int64_t SampleClocks() ABSL_EXCLUSIVE_LOCKS_REQUIRED(sampling_);
   void Run();
 
   // Shared with the threads that have recorded, which give their blocks back when they end.

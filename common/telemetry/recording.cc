@@ -9,7 +9,9 @@
 #include <cerrno>
 #include <cstring>
 #include <span>
+#include <tuple>
 
+#include "absl/container/flat_hash_map.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 
@@ -22,6 +24,11 @@ constexpr uint32_t kMostBlockBytes = 64 << 10;
 // So many bytes of a file are reserved on the disk at once.
 constexpr uint64_t kReserveBytes = uint64_t{1} << 20;
 constexpr int kMostFilesOfAProcess = 1000;
+// Tables end at multiples of 16 bytes and the last one at one of 64, which takes less than this.
+constexpr uint64_t kRoundingBytes = 128;
+// Of so many times the bytes that Latest may return it reads the records: a block of a thread that
+// records seldom may be older than the others, and have newer records.
+constexpr uint64_t kReadPerKept = 8;
 
 // The places of the numbers in a block's header.
 constexpr size_t kSequenceAt = 0;
@@ -109,6 +116,130 @@ absl::Status WriteAll(const NewFile& to, std::span<const std::byte> bytes) {
   }
   return absl::OkStatus();
 }
+
+uint32_t FactsBytes(std::span<const std::byte> tables) {
+  TraceHeader header;
+  std::memcpy(&header, tables.data(), sizeof(header));
+  uint32_t bytes;
+  std::memcpy(&bytes, tables.data() + header.facts.offset, sizeof(bytes));
+  return bytes;
+}
+
+// Returns whether the key of a record is one that the table of names may have.
+bool HasKey(const TraceRecord& record) {
+  return record.kind < static_cast<uint8_t>(TraceKind::kThreadSample);
+}
+int64_t EndNs(const TraceRecord& record) {
+  return record.begin_ns + static_cast<int64_t>(record.wall_ns);
+}
+
+// The newest records of some blocks, and the names of their keys. It packs them into small blocks,
+// so that threads with few records take little room.
+class LatestRecords {
+ public:
+  // Borrows the entries of a table of names.
+  LatestRecords(const std::byte* names, uint64_t bytes) : names_(names) {
+    for (uint64_t at = 0; at < bytes;) {
+      uint64_t key;
+      uint32_t text;
+      std::memcpy(&key, names + at, sizeof(key));
+      std::memcpy(&text, names + at + sizeof(key), sizeof(text));
+      const uint64_t entry = sizeof(key) + sizeof(text) + text;
+      places_.try_emplace(key, at, entry);
+      at += entry;
+    }
+  }
+
+  void AddBlock(std::span<const std::byte> block) {
+    TraceBlockHeader header;
+    std::memcpy(&header, block.data(), sizeof(header));
+    if (header.sequence == 0) return;
+    const std::byte* from = block.data() + kTraceBlockHeaderBytes;
+    for (uint32_t i = 0; i < header.records; ++i, from += sizeof(TraceRecord)) {
+      Candidate& added = candidates_.emplace_back();
+      std::memcpy(&added.record, from, sizeof(TraceRecord));
+      added.block = header.sequence;
+      added.index = i;
+    }
+  }
+
+  // Chooses the newest records that fit into so many bytes with their blocks and names.
+  void Choose(uint64_t most_bytes, int64_t last_ns) {
+    std::sort(candidates_.begin(), candidates_.end(),
+              [](const auto& a, const auto& b) { return EndNs(a.record) > EndNs(b.record); });
+    uint64_t used = kRoundingBytes;
+    size_t kept = 0;
+    for (; kept < candidates_.size(); ++kept) {
+      const TraceRecord& record = candidates_[kept].record;
+      if (EndNs(candidates_[0].record) - EndNs(record) > last_ns) break;
+      uint64_t& of_thread = records_[record.thread];
+      const bool needs_block = of_thread % kRecordsOfBlock == 0;
+      const auto name = HasKey(record) ? places_.find(record.key) : places_.end();
+      const bool needs_name = name != places_.end() && !chosen_names_.contains(record.key);
+      const uint64_t more =
+          (needs_block ? uint64_t{kLeastBlockBytes} : 0) + (needs_name ? name->second.second : 0);
+      if (used + more > most_bytes) break;
+      used += more;
+      ++of_thread;
+      if (needs_name) {
+        chosen_names_.insert(record.key);
+        names_bytes_ += name->second.second;
+      }
+    }
+    candidates_.resize(kept);
+  }
+
+  uint64_t names_bytes() const { return names_bytes_; }
+
+  // Writes the table of the chosen names.
+  void WriteNames(std::byte* to) const {
+    std::memcpy(to, &names_bytes_, sizeof(names_bytes_));
+    to += kTraceTableHeaderBytes;
+    for (const uint64_t key : chosen_names_) {
+      const auto& [at, bytes] = places_.at(key);
+      std::memcpy(to, names_ + at, bytes);
+      to += bytes;
+    }
+  }
+
+  // Appends the blocks of the chosen records; each thread's records stay in their order.
+  void AppendBlocks(std::string* out) {
+    const auto place = [](const Candidate& c) {
+      return std::tuple(c.record.thread, c.block, c.index);
+    };
+    std::sort(candidates_.begin(), candidates_.end(),
+              [&](const auto& a, const auto& b) { return place(a) < place(b); });
+    uint64_t sequence = 0;
+    for (size_t i = 0; i < candidates_.size();) {
+      TraceBlockHeader header{.sequence = ++sequence, .thread = candidates_[i].record.thread};
+      const size_t block_at = out->size();
+      out->resize(block_at + kLeastBlockBytes);
+      char* to = out->data() + block_at + kTraceBlockHeaderBytes;
+      for (; i < candidates_.size() && candidates_[i].record.thread == header.thread &&
+             header.records < kRecordsOfBlock;
+           ++i, ++header.records, to += sizeof(TraceRecord)) {
+        std::memcpy(to, &candidates_[i].record, sizeof(TraceRecord));
+      }
+      std::memcpy(out->data() + block_at, &header, sizeof(header));
+    }
+  }
+
+ private:
+  struct Candidate {
+    TraceRecord record;
+    uint64_t block = 0;  // its sequence
+    uint32_t index = 0;  // in the block
+  };
+  static constexpr uint64_t kRecordsOfBlock =
+      (kLeastBlockBytes - kTraceBlockHeaderBytes) / sizeof(TraceRecord);
+
+  const std::byte* const names_;
+  absl::flat_hash_map<uint64_t, std::pair<uint64_t, uint64_t>> places_;  // by key: offset, bytes
+  std::vector<Candidate> candidates_;                // once they are chosen, those alone
+  absl::flat_hash_map<uint16_t, uint64_t> records_;  // chosen so far, by thread
+  absl::flat_hash_set<uint64_t> chosen_names_;
+  uint64_t names_bytes_ = 0;
+};
 
 }  // namespace
 
@@ -292,6 +423,18 @@ void Recording::End(int64_t now_ns) {
       .store(static_cast<uint64_t>(now_ns), std::memory_order_relaxed);
 }
 
+void Recording::CopyBlock(size_t index, std::byte* to) const {
+  std::byte* const block = BlockAt(index);
+  const uint64_t sequence = Word(block + kSequenceAt).load(std::memory_order_acquire);
+  const uint32_t records = HalfWord(block + kRecordsAt).load(std::memory_order_acquire);
+  LoadWords(to, block, kTraceBlockHeaderBytes + records * sizeof(TraceRecord));
+  std::atomic_thread_fence(std::memory_order_acquire);
+  const bool is_same = Word(block + kSequenceAt).load(std::memory_order_relaxed) == sequence;
+  const uint64_t kept = is_same ? sequence : 0;
+  std::memcpy(to + kSequenceAt, &kept, sizeof(kept));
+  std::memcpy(to + kRecordsAt, &records, sizeof(records));
+}
+
 absl::StatusOr<std::string> Recording::WriteTo(const std::string& directory) {
   size_t used_blocks;
   {
@@ -306,20 +449,61 @@ absl::StatusOr<std::string> Recording::WriteTo(const std::string& directory) {
   const size_t names_at = layout_.names.offset + kTraceTableHeaderBytes;
   std::memcpy(copy.data() + names_at, memory_ + names_at, names);
   for (size_t i = 0; i < used_blocks; ++i) {
-    std::byte* const block = BlockAt(i);
-    std::byte* const to = copy.data() + (block - memory_);
-    const uint64_t sequence = Word(block + kSequenceAt).load(std::memory_order_acquire);
-    const uint32_t records = HalfWord(block + kRecordsAt).load(std::memory_order_acquire);
-    LoadWords(to, block, kTraceBlockHeaderBytes + records * sizeof(TraceRecord));
-    std::atomic_thread_fence(std::memory_order_acquire);
-    const bool is_same = Word(block + kSequenceAt).load(std::memory_order_relaxed) == sequence;
-    const uint64_t kept = is_same ? sequence : 0;
-    std::memcpy(to + kSequenceAt, &kept, sizeof(kept));
-    std::memcpy(to + kRecordsAt, &records, sizeof(records));
+    CopyBlock(i, copy.data() + (BlockAt(i) - memory_));
   }
   BDN_ASSIGN_OR_RETURN(const NewFile made, MakeFile(directory, name_));
   BDN_RETURN_IF_ERROR(WriteAll(made, copy));
   return made.path;
+}
+
+std::vector<size_t> Recording::NewestBlocks(size_t count) {
+  MutexLock lock(&mu_);
+  std::vector<size_t> blocks;
+  for (size_t i = 0; i < used_blocks_; ++i) {
+    if (held_[i]) blocks.push_back(i);
+  }
+  // The newest one lies in front of the next one that is taken.
+  size_t at = used_blocks_ == most_blocks_ ? next_block_ : used_blocks_;
+  for (size_t tried = 0; tried < used_blocks_ && count > 0; ++tried) {
+    at = (at + used_blocks_ - 1) % used_blocks_;
+    if (held_[at]) continue;
+    blocks.push_back(at);
+    --count;
+  }
+  return blocks;
+}
+
+absl::StatusOr<std::string> Recording::Latest(uint64_t most_bytes, int64_t last_ns) {
+  std::vector<std::byte> tables(layout_.names.offset);
+  LoadWords(tables.data(), memory_, tables.size());
+  const uint64_t names = Word(memory_ + layout_.names.offset).load(std::memory_order_acquire);
+  LatestRecords latest(memory_ + layout_.names.offset + kTraceTableHeaderBytes, names);
+  const size_t most_blocks = kReadPerKept * most_bytes / layout_.block_bytes + 1;
+  std::vector<std::byte> block(layout_.block_bytes);
+  for (const size_t index : NewestBlocks(most_blocks)) {
+    CopyBlock(index, block.data());
+    latest.AddBlock(block);
+  }
+  TraceHeader header = Layout(FactsBytes(tables), 0, kLeastBlockBytes);
+  if (header.blocks_offset > most_bytes) {
+    return ResourceExhausted("a recording has tables of %d bytes, and %d were asked for",
+                             header.blocks_offset, most_bytes);
+  }
+  latest.Choose(most_bytes - header.blocks_offset, last_ns);
+  header = Layout(FactsBytes(tables), latest.names_bytes(), kLeastBlockBytes);
+  header.names_lost = Word(tables.data() + offsetof(TraceHeader, names_lost));
+  header.records_lost = Word(tables.data() + offsetof(TraceHeader, records_lost));
+  std::string copy(header.blocks_offset, '\0');
+  auto* const to = reinterpret_cast<std::byte*>(copy.data());
+  std::memcpy(to, &header, sizeof(header));
+  for (const auto& [from, region] :
+       {std::pair(layout_.facts, header.facts), std::pair(layout_.clocks, header.clocks),
+        std::pair(layout_.threads, header.threads)}) {
+    std::memcpy(to + region.offset, tables.data() + from.offset, region.bytes);
+  }
+  latest.WriteNames(to + header.names.offset);
+  latest.AppendBlocks(&copy);
+  return copy;
 }
 
 }  // namespace bdn

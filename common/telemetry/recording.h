@@ -62,6 +62,10 @@ class Recording {
   // Writes what is there to a new file of `directory` and returns its path. Blocks that are taken
   // anew meanwhile are empty there.
   absl::StatusOr<std::string> WriteTo(const std::string& directory);
+  // Returns a recording of at most so many bytes with the newest records: those that fit, of those
+  // that ended `last_ns` before the newest one or later. Of a long recording only the end is read.
+  // ResourceExhausted: the tables alone take more.
+  absl::StatusOr<std::string> Latest(uint64_t most_bytes, int64_t last_ns);
 
   const std::string& path() const { return path_; }  // empty: in memory
 
@@ -74,6 +78,10 @@ class Recording {
   // time that the disk has none a warning says so.
   bool MayUseAnother() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NoteLost();
+  // Returns the places of the blocks that threads hold, and of the newest others.
+  std::vector<size_t> NewestBlocks(size_t count);
+  // Copies a block. Where it is taken anew meanwhile the copy's sequence is 0.
+  void CopyBlock(size_t index, std::byte* to) const;
   static void StoreRecord(Writer* writer, const TraceRecord& record);
   std::byte* BlockAt(size_t index) const {
     return memory_ + layout_.blocks_offset + index * layout_.block_bytes;

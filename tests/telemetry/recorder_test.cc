@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <barrier>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
@@ -52,11 +53,7 @@ T At(const std::string& bytes, uint64_t offset) {
   return value;
 }
 
-Read ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream text;
-  text << file.rdbuf();
-  const std::string bytes = text.str();
+Read ReadBytes(const std::string& bytes) {
   Read read{.header = At<TraceHeader>(bytes, 0)};
   const TraceHeader& header = read.header;
   EXPECT_EQ(std::string_view(header.magic, 8), kTraceMagic);
@@ -83,6 +80,13 @@ Read ReadFile(const std::string& path) {
     }
   }
   return read;
+}
+
+Read ReadFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  text << file.rdbuf();
+  return ReadBytes(text.str());
 }
 
 class RecorderTest : public testing::Test {
@@ -327,6 +331,113 @@ TEST_F(RecorderTest, StepsOutsideOfTheSettingAreLeftOut) {
   const auto recorder = Recorder::Open(options, kFacts);
   for (uint64_t i = 0; i <= 200; ++i) recorder->Add({.step = i, .kind = 4});
   EXPECT_EQ(Written(*recorder).OfKind(4).size(), 22);  // with what belongs to no step
+}
+
+// The newest records of a recorder, within so many bytes.
+std::string LatestOf(Recorder& recorder, uint64_t most_bytes,
+                     absl::Duration last = absl::InfiniteDuration()) {
+  const absl::StatusOr<std::string> bytes = recorder.Latest(most_bytes, last);
+  EXPECT_TRUE(bytes.ok()) << bytes.status();
+  EXPECT_LE(bytes->size(), most_bytes);
+  return bytes.ok() ? *bytes : std::string();
+}
+
+TEST_F(RecorderTest, TheLatestRecordsAreARecordingOfAtMostSoManyBytes) {
+  for (const bool is_file : {false, true}) {
+    const auto recorder = Recorder::Open(is_file ? InFile() : InMemory(4 << 20), kFacts);
+    // Three times what a ring has room for, of two threads by turns, each with keys of its own.
+    std::vector<std::thread> threads;
+    std::barrier turn(2);
+    for (uint64_t t = 0; t < 2; ++t) {
+      threads.emplace_back([&, t] {
+        for (uint64_t i = 1; i <= 100'000; ++i) {
+          if (i % 100 == 0) turn.arrive_and_wait();
+          const uint64_t key = 1000 * (t + 1) + i / 1000;
+          recorder->Name(key, "tensor " + std::to_string(key));
+          recorder->Add({.begin_ns = static_cast<int64_t>(1000 * i + t),
+                         .wall_ns = 10,
+                         .key = key,
+                         .step = i,
+                         .kind = 4});
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    const Read all = Written(*recorder);
+    for (const uint64_t most_bytes : {24 << 10, 100 << 10, 1 << 20}) {
+      const std::string bytes = LatestOf(*recorder, most_bytes);
+      EXPECT_GT(bytes.size(), most_bytes - 4096);
+      const Read read = ReadBytes(bytes);
+      EXPECT_EQ(read.facts, all.facts);
+      EXPECT_EQ(read.threads, all.threads);
+      EXPECT_GT(read.clock_pairs, all.clock_pairs) << "it shows that the process lives";
+      const std::vector<TraceRecord> kept = read.OfKind(4);
+      ASSERT_GT(kept.size(), (most_bytes - (12 << 10)) / 60);
+      // All from the oldest one that is there on, and no other.
+      Step oldest = kMaxStep;
+      for (const TraceRecord& record : kept) oldest = std::min<Step>(oldest, record.step);
+      EXPECT_GE(kept.size(), 2 * (100'000 - oldest) + 1);
+      EXPECT_LE(kept.size(), 2 * (100'000 - oldest) + 2);
+      std::map<uint64_t, std::string> names;
+      std::map<uint16_t, Step> before;
+      for (const TraceRecord& record : kept) {
+        names[record.key] = "tensor " + std::to_string(record.key);
+        EXPECT_GT(record.step, before[record.thread]) << "a thread's records keep their order";
+        before[record.thread] = record.step;
+      }
+      EXPECT_EQ(read.names, names) << "of these records alone";
+    }
+  }
+}
+
+TEST_F(RecorderTest, TheLatestRecordsMayBeThoseOfSomeTime) {
+  const auto recorder = Recorder::Open(InMemory(), kFacts);
+  const int64_t now = int64_t{1} << 59;  // later than all that the recorder samples itself
+  for (int64_t i = 0; i <= 10; ++i) {
+    recorder->Add({.begin_ns = now + i * 1'000'000'000, .step = 1, .kind = 4});
+  }
+  EXPECT_EQ(ReadBytes(LatestOf(*recorder, 1 << 20, absl::Seconds(3))).records.size(), 4);
+  EXPECT_EQ(ReadBytes(LatestOf(*recorder, 1 << 20)).OfKind(4).size(), 11);
+}
+
+TEST_F(RecorderTest, OfAThreadThatRecordsSeldomTheLatestRecordsAreThere) {
+  const auto recorder = Recorder::Open(InMemory(4 << 20), kFacts);
+  // Its block is the oldest of all, and it holds it.
+  recorder->Add({.begin_ns = 1, .step = 1, .kind = 33});
+  std::thread busy([&] {
+    for (int64_t i = 1; i <= 60'000; ++i) recorder->Add({.begin_ns = i, .step = 1, .kind = 4});
+  });
+  busy.join();
+  recorder->Add({.begin_ns = 60'000, .step = 2, .kind = 33});
+  const Read read = ReadBytes(LatestOf(*recorder, 64 << 10));
+  ASSERT_EQ(read.OfKind(33).size(), 1);
+  EXPECT_EQ(read.OfKind(33)[0].step, 2);
+  EXPECT_GT(read.OfKind(4).size(), 800);
+}
+
+TEST_F(RecorderTest, TablesThatTakeMoreThanIsAskedForAreNoRecording) {
+  const auto recorder = Recorder::Open(InMemory(), kFacts);
+  EXPECT_THAT(recorder->Latest(4096, absl::InfiniteDuration()).status().message(),
+              HasSubstr("tables of"));
+}
+
+TEST_F(RecorderTest, TheLatestRecordsAreWholeWhileOthersAreWritten) {
+  const auto recorder = Recorder::Open(InMemory(128 << 10), kFacts);
+  std::atomic<bool> is_over = false;
+  std::thread writer([&] {
+    for (uint64_t i = 1; !is_over; ++i) {
+      recorder->Name(3 * i, "a name");
+      recorder->Add({.begin_ns = static_cast<int64_t>(i), .key = 3 * i, .step = i, .kind = 4});
+    }
+  });
+  for (int i = 0; i < 200; ++i) {
+    for (const TraceRecord& record : ReadBytes(LatestOf(*recorder, 64 << 10)).OfKind(4)) {
+      ASSERT_EQ(record.key, 3 * record.step);
+      ASSERT_EQ(record.begin_ns, static_cast<int64_t>(record.step));
+    }
+  }
+  is_over = true;
+  writer.join();
 }
 
 TEST(TraceSteps, AreParsed) {
