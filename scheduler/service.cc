@@ -18,6 +18,7 @@
 #include "common/cluster/control_messages.h"
 #include "common/cluster/listener.h"
 #include "proto/control.grpc.pb.h"
+#include "scheduler/dump_calls.h"
 #include "scheduler/piece_cache.h"
 #include "scheduler/service_core.h"
 #include "scheduler/status_reply.h"
@@ -34,6 +35,8 @@ constexpr absl::Duration kClosingGrace = absl::Milliseconds(500);
 // A peer that has not completed the handshake by then, or has no call open for so long, is cut off.
 constexpr int kHandshakeTimeoutMs = 10000;
 constexpr int kIdleConnectionMs = 30000;
+// A request with a piece of a recording, whose other fields are short.
+constexpr size_t kMostUploadBytes = kMostDumpPieceBytes + 4096;
 // The most calls of one connection at a time: a node needs a handful.
 constexpr int kMostCallsAtOnce = 64;
 
@@ -67,6 +70,7 @@ class ServiceImpl final : public SchedulerService {
   using HeartbeatCall = UnaryCall<wire::HeartbeatRequest, wire::Empty>;
   using AcknowledgeCall = UnaryCall<wire::AcknowledgeRequest, wire::Empty>;
   using WaitsCall = UnaryCall<wire::Caller, wire::WaitsReply>;
+  using UploadCall = UnaryCall<wire::TracePiece, wire::Empty>;
   using StatusCall = UnaryCall<wire::Empty, wire::StatusReply>;
   CallId OnJoin(JoinCall* call);
   CallId OnDeclare(DeclareCall* call);
@@ -76,6 +80,7 @@ class ServiceImpl final : public SchedulerService {
   CallId OnHeartbeat(HeartbeatCall* call);
   CallId OnAcknowledge(AcknowledgeCall* call);
   CallId OnWaits(WaitsCall* call);
+  CallId OnUpload(UploadCall* call);
   CallId OnStatus(StatusCall* call);
   void WriteJoined(const JoinResult& joined, JoinCall* call);
 
@@ -86,7 +91,11 @@ class ServiceImpl final : public SchedulerService {
   const RequestLimits limits_;
   ServiceCore core_;
   PieceCache pieces_{core_.host()};
-  WatchStreams streams_{&core_};
+  DumpCalls dumps_{&core_, [this] {
+                     streams_.Step(Role::kServer);
+                     streams_.Step(Role::kWorker);
+                   }};
+  WatchStreams streams_{&core_, &dumps_};
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Listener> listener_;
@@ -248,6 +257,20 @@ CallId ServiceImpl::OnWaits(WaitsCall* call) {
   return call->FinishNow(absl::OkStatus());
 }
 
+CallId ServiceImpl::OnUpload(UploadCall* call) {
+  absl::Status status = core_.CheckCaller(call->request().caller());
+  if (!status.ok()) return call->FinishNow(status);
+  absl::StatusOr<TracePiece> piece = Read(call->request());
+  const NodeId node = call->request().caller().node();
+  if (!piece.ok()) {
+    dumps_.OnNonsense(node, call->request().number(), piece.status());
+    return call->FinishNow(piece.status());
+  }
+  dumps_.OnPiece(node, *std::move(piece),
+                 [call](const absl::Status& answer) { call->Finish(answer); });
+  return 0;
+}
+
 CallId ServiceImpl::OnStatus(StatusCall* call) {
   core_.host()->Read(
       [call](const Job& job, absl::Time now) { WriteStatus(job, now, call->reply()); });
@@ -281,6 +304,13 @@ void ServiceImpl::AddMethods() {
   add("AcknowledgePlacement", ServedBy(&ServiceImpl::OnAcknowledge));
   add("Waits", ServedBy(&ServiceImpl::OnWaits));
   add("Status", ServedBy(&ServiceImpl::OnStatus));
+  Method upload = ServedBy(&ServiceImpl::OnUpload);
+  upload.most_bytes = kMostUploadBytes;
+  upload.setting = "the bound of a piece of a recording, which no setting changes,";
+  add("UploadTrace", std::move(upload));
+  add("Dump", {.most_bytes = limits_.max_request_bytes, .serve = [this](ServerCall* call) {
+                 return std::make_unique<DumpStream>(&dumps_, call);
+               }});
   add("Watch", {.most_bytes = limits_.max_request_bytes, .serve = [this](ServerCall* call) {
                   return std::make_unique<WatchStream>(&streams_, call);
                 }});
@@ -299,8 +329,8 @@ absl::Status ServiceImpl::Listen(const std::string& listen) {
   // Bytes that are sent before they are read wait in RAM: without this probe no more than 64 KiB a
   // call, however fast the connection is.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-  builder.SetMaxReceiveMessageSize(
-      static_cast<int>(std::max(limits_.max_declaration_bytes, limits_.max_request_bytes)));
+  builder.SetMaxReceiveMessageSize(static_cast<int>(
+      std::max({limits_.max_declaration_bytes, limits_.max_request_bytes, kMostUploadBytes})));
   using Connections = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
   acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
       Connections::FROM_FD, ServerCredentialsOf(core_.credentials()));
@@ -311,7 +341,10 @@ absl::Status ServiceImpl::Listen(const std::string& listen) {
   if (server_ == nullptr) return Unavailable("cannot serve at %s: gRPC did not start", listen);
   ServerCall::AcceptNext(&core_);
   core_.host()->AddObserver(JobHost::Observed::kWorkers, [this] { streams_.Step(Role::kWorker); });
-  core_.host()->AddObserver(JobHost::Observed::kServers, [this] { streams_.Step(Role::kServer); });
+  core_.host()->AddObserver(JobHost::Observed::kServers, [this] {
+    streams_.Step(Role::kServer);
+    dumps_.OnJobChanged();
+  });
   thread_ = StartThread("bdn-calls", [this] { core_.RunQueue(); });
   const auto take = [this](int fd) {
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
@@ -329,6 +362,7 @@ void ServiceImpl::Close() {
   // No new connections first; then calls are ended, and then the threads that serve them, so that
   // none can start an operation on the queue once it is shut.
   if (listener_ != nullptr) listener_->Close();
+  core_.work()->Post([this] { dumps_.Close(); });
   if (server_ != nullptr) server_->Shutdown(GrpcDeadline(kClosingGrace));
   core_.host()->Close();
   core_.work()->Close();

@@ -125,6 +125,12 @@ bool WatchStream::NextEvent(const Job::View& view, wire::Event* event) {
     event->mutable_done();
     return true;
   }
+  const auto order = all_->dumps_->OrderFor(caller_.node());
+  if (order && order->number != sent_.dump) {
+    sent_.dump = order->number;
+    Write(*order, event->mutable_dump());
+    return true;
+  }
   return false;
 }
 

@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "common/base/ids.h"
 #include "common/base/mutex.h"
+#include "scheduler/dump_calls.h"
 #include "scheduler/server_call.h"
 
 namespace bdn {
@@ -21,7 +22,8 @@ class WatchStream;
 // Thread-safe. Outlives the streams.
 class WatchStreams {
  public:
-  explicit WatchStreams(ServiceCore* core) : core_(core) {}
+  // Borrows both.
+  WatchStreams(ServiceCore* core, const DumpCalls* dumps) : core_(core), dumps_(dumps) {}
 
   // Tells the streams that something has changed that nodes of this role are told.
   void Step(Role role);
@@ -38,7 +40,8 @@ class WatchStreams {
   bool OwesEnd(const std::vector<NodeId>& nodes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   ServiceCore* const core_;
-  Mutex mu_;  // taken before JobHost's own lock
+  const DumpCalls* const dumps_;
+  Mutex mu_;  // taken before JobHost's own lock, and before that of the orders of a dump
   CondVar changed_;
   std::map<Role, std::set<WatchStream*>> accepted_ ABSL_GUARDED_BY(mu_);  // by the node's role
   std::set<NodeId> watchers_ ABSL_GUARDED_BY(mu_);  // nodes that have or had a stream
@@ -71,6 +74,7 @@ class WatchStream final : public CallHandler {
     int candidates = 0;
     bool failure = false;
     bool done = false;
+    uint64_t dump = 0;  // the number of the order to send records
   };
 
   bool NextEvent(const Job::View& view, bandoneon::control::Event* event);

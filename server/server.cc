@@ -336,6 +336,7 @@ absl::Status Server::Start() {
       .on_leaving = [this](const std::vector<Rank>& ranks) { OnLeaving(ranks); },
       .on_failure = [this](const absl::Status& status) { Finish(status); },
       .on_finished = [this] { Finish(absl::OkStatus()); },
+      .on_dump = [this](const DumpOrder& order) { return RecordingFor(order, recorder_.get()); },
   });
   // Only now, as the metrics read members that are constant from here on.
   AddMetrics();

@@ -224,6 +224,7 @@ absl::Status Worker::Start(Registry* telemetry) {
       .on_failure = [this](const absl::Status& status) { exchanges_->Fail(status); },
       .on_candidates = [this](int ready) { candidates_ = ready; },
       .on_finished = [] {},
+      .on_dump = [this](const DumpOrder& order) { return RecordingFor(order, recorder_.get()); },
   });
   const JobConfig& config = joined_.config;
   const bool may_go_on = config.replay_steps > 0 || config.min_workers > 0;

@@ -337,6 +337,15 @@ absl::Status CheckGroup(const wire::QualityGroup& group, uint64_t size, int64_t 
   return absl::OkStatus();
 }
 
+// Converts the time of which records are wanted; 0 stands for all.
+int64_t WriteLast(absl::Duration last) {
+  return last == absl::InfiniteDuration() ? 0 : absl::ToInt64Nanoseconds(last);
+}
+absl::StatusOr<absl::Duration> ReadLast(int64_t last_ns) {
+  if (last_ns < 0) return InvalidArgument("records of the last %d ns: that is negative", last_ns);
+  return last_ns == 0 ? absl::InfiniteDuration() : absl::Nanoseconds(last_ns);
+}
+
 }  // namespace
 
 absl::Status FromGrpc(const grpc::Status& status) {
@@ -552,6 +561,31 @@ void Write(const JoinRequest& request, wire::JoinRequest* message) {
 void Write(const absl::Status& status, wire::Failure* message) {
   message->set_code(static_cast<uint32_t>(NumberOf(status)));
   message->set_message(std::string(status.message()));
+}
+
+void Write(const DumpOrder& order, wire::DumpOrder* message) {
+  message->set_number(order.number);
+  message->set_most_bytes(order.most_bytes);
+  message->set_last_ns(WriteLast(order.last));
+}
+
+void Write(const DumpRequest& request, wire::DumpRequest* message) {
+  for (const DumpRanks& ranks : request.nodes) {
+    wire::DumpRequest::Ranks* added = message->add_nodes();
+    added->set_role(static_cast<uint32_t>(ranks.role));
+    added->set_first(ranks.first);
+    added->set_last(ranks.last);
+  }
+  message->set_last_ns(WriteLast(request.last));
+  message->set_patience_ns(absl::ToInt64Nanoseconds(request.patience));
+}
+
+void Write(const TracePiece& piece, wire::TracePiece* message) {
+  message->set_number(piece.number);
+  message->set_piece(piece.piece);
+  message->set_last(piece.is_last);
+  message->set_content(piece.content);
+  if (!piece.failure.ok()) Write(piece.failure, message->mutable_failure());
 }
 
 absl::StatusOr<JobConfig> Read(const wire::JobConfig& message) {
@@ -858,6 +892,61 @@ absl::StatusOr<std::vector<int>> ReadProcesses(const wire::JoinReply& message) {
     BDN_ASSIGN_OR_RETURN(processes.emplace_back(), ReadProcesses(number));
   }
   return processes;
+}
+
+absl::StatusOr<DumpOrder> Read(const wire::DumpOrder& message) {
+  if (message.number() == 0 || message.most_bytes() == 0 || message.most_bytes() > kMostDumpBytes) {
+    return InvalidArgument("dump %d of %d bytes a node: a dump has a number, and %d bytes at most",
+                           message.number(), message.most_bytes(), kMostDumpBytes);
+  }
+  DumpOrder order{.number = message.number(), .most_bytes = message.most_bytes()};
+  BDN_ASSIGN_OR_RETURN(order.last, ReadLast(message.last_ns()));
+  return order;
+}
+
+absl::StatusOr<DumpRequest> Read(const wire::DumpRequest& message) {
+  if (static_cast<size_t>(message.nodes_size()) > kMostDumpNodes) {
+    return InvalidArgument("a dump of nodes in %d parts: it may name %d", message.nodes_size(),
+                           kMostDumpNodes);
+  }
+  DumpRequest request;
+  for (const wire::DumpRequest::Ranks& ranks : message.nodes()) {
+    BDN_ASSIGN_OR_RETURN(const Role role, ReadRole(ranks.role()));
+    if (ranks.first() < 0 || ranks.last() < ranks.first()) {
+      return InvalidArgument("a dump of ranks %d to %d: ranks are not negative, and rise",
+                             ranks.first(), ranks.last());
+    }
+    request.nodes.push_back({role, ranks.first(), ranks.last()});
+  }
+  BDN_ASSIGN_OR_RETURN(request.last, ReadLast(message.last_ns()));
+  request.patience = absl::Nanoseconds(message.patience_ns());
+  if (request.patience <= absl::ZeroDuration() || request.patience > kMostDumpPatience) {
+    return InvalidArgument("a dump waits %s for a silent node: expected more than 0, up to %s",
+                           absl::FormatDuration(request.patience),
+                           absl::FormatDuration(kMostDumpPatience));
+  }
+  return request;
+}
+
+absl::StatusOr<TracePiece> Read(const wire::TracePiece& message) {
+  if (message.content().size() > kMostDumpPieceBytes) {
+    return InvalidArgument("a piece of a recording of %d bytes: it may have %d",
+                           message.content().size(), kMostDumpPieceBytes);
+  }
+  if (message.content().empty() != message.has_failure() ||
+      (message.has_failure() && !message.last())) {
+    return InvalidArgument(
+        "piece %d of a recording has %d bytes, %s failure, and is %s: expected bytes, or a failure "
+        "in the last piece",
+        message.piece(), message.content().size(), message.has_failure() ? "a" : "no",
+        message.last() ? "the last" : "not the last");
+  }
+  TracePiece piece{.number = message.number(),
+                   .piece = message.piece(),
+                   .is_last = message.last(),
+                   .content = message.content()};
+  if (message.has_failure()) piece.failure = ReadFailure(message.failure());
+  return piece;
 }
 
 absl::Status ReadFailure(const wire::Failure& message) {

@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "common/cluster/control_plane.h"
 #include "common/cluster/declaration_list.h"
+#include "common/cluster/trace_dump.h"
 
 namespace grpc {
 class Status;
@@ -18,6 +19,8 @@ namespace bandoneon::control {
 class CataloguePiece;
 class DeclareReply;
 class DeclareRequest;
+class DumpOrder;
+class DumpRequest;
 class Failure;
 class HeartbeatRequest;
 class HeldBytes;
@@ -31,6 +34,7 @@ class PlacementVersion;
 class QualityGroup;
 class RowCounts;
 class TableCounts;
+class TracePiece;
 class StageCounts;
 class WorkCounts;
 }  // namespace bandoneon::control
@@ -78,6 +82,9 @@ void Write(const DeclarationAnswer& answer, bandoneon::control::DeclareReply* me
 void Write(const std::vector<Rank>& leaving, bandoneon::control::Leaving* message);
 void Write(const JoinRequest& request, bandoneon::control::JoinRequest* message);
 void Write(const absl::Status& status, bandoneon::control::Failure* message);
+void Write(const DumpOrder& order, bandoneon::control::DumpOrder* message);
+void Write(const DumpRequest& request, bandoneon::control::DumpRequest* message);
+void Write(const TracePiece& piece, bandoneon::control::TracePiece* message);
 
 absl::StatusOr<JobConfig> Read(const bandoneon::control::JobConfig& message);
 absl::StatusOr<NodeInfo> Read(const bandoneon::control::NodeInfo& message);
@@ -116,6 +123,9 @@ absl::StatusOr<std::vector<Rank>> Read(const bandoneon::control::Leaving& messag
 absl::StatusOr<JoinRequest> Read(const bandoneon::control::JoinRequest& message);
 // Returns the number of processes of each worker, by rank.
 absl::StatusOr<std::vector<int>> ReadProcesses(const bandoneon::control::JoinReply& message);
+absl::StatusOr<DumpOrder> Read(const bandoneon::control::DumpOrder& message);
+absl::StatusOr<DumpRequest> Read(const bandoneon::control::DumpRequest& message);
+absl::StatusOr<TracePiece> Read(const bandoneon::control::TracePiece& message);
 // Returns the failure that was sent. A code that is none, or OK, becomes Unknown, because it is a
 // failure all the same.
 absl::Status ReadFailure(const bandoneon::control::Failure& message);

@@ -20,6 +20,7 @@
 #include "common/cluster/membership.h"
 #include "common/cluster/reports.h"
 #include "common/cluster/row_counts.h"
+#include "common/cluster/trace_dump.h"
 #include "common/telemetry/quality_figures.h"
 #include "common/telemetry/stage_times.h"
 #include "common/telemetry/work_counts.h"
@@ -28,7 +29,7 @@ namespace bdn {
 
 // The version of the control plane's protocol. Nodes and scheduler of different versions do not
 // join.
-inline constexpr uint32_t kControlVersion = 23;
+inline constexpr uint32_t kControlVersion = 24;
 // The most steps of which workers keep their pushes for servers that are lost.
 inline constexpr uint32_t kMostReplaySteps = 128;
 
@@ -190,6 +191,10 @@ class ControlPlane {
     // All workers left regularly: the job is done, and servers may end. At most once, and never
     // together with on_failure.
     std::function<void()> on_finished;
+    // Makes the recording that is asked for. It may block: it runs on a thread of its own, which is
+    // started for it, beside other callbacks. An error tells why there is none. May be null: the
+    // node records nothing. Never called in a local cluster, at which nobody can look.
+    std::function<absl::StatusOr<std::string>(const DumpOrder&)> on_dump;
   };
 
   virtual ~ControlPlane() = default;

@@ -20,6 +20,7 @@ absl::Status EventDelivery::Deliver(const wire::Event& event) {
   if (event.has_placed()) return DeliverCatalogue(event);
   if (event.has_leaving()) return DeliverLeaving(event);
   if (event.has_candidates()) return DeliverCandidates(event);
+  if (event.has_dump()) return DeliverOrder(event);
   // A failure reaches no callback here: the caller ends all calls with it first, and then has it
   // delivered.
   if (event.has_failure()) return ReadFailure(event.failure());
@@ -60,6 +61,12 @@ absl::Status EventDelivery::DeliverCandidates(const wire::Event& event) {
 absl::Status EventDelivery::DeliverLeaving(const wire::Event& event) {
   BDN_ASSIGN_OR_RETURN(std::vector<Rank> leaving, Read(event.leaving()));
   if (events_.on_leaving) events_.on_leaving(std::move(leaving));
+  return absl::OkStatus();
+}
+
+absl::Status EventDelivery::DeliverOrder(const wire::Event& event) {
+  BDN_ASSIGN_OR_RETURN(const DumpOrder order, Read(event.dump()));
+  if (take_order_) take_order_(order);
   return absl::OkStatus();
 }
 

@@ -22,8 +22,11 @@ class EventDelivery {
   // Fetches the additions of a version of the catalogue.
   using Fetch = std::function<absl::StatusOr<SharedDelta>(uint32_t version)>;
 
-  EventDelivery(ControlPlane::Events events, Fetch fetch)
-      : events_(std::move(events)), fetch_(std::move(fetch)) {}
+  // Takes an order to send records, which must not block; null: orders are ignored.
+  using TakeOrder = std::function<void(const DumpOrder&)>;
+
+  EventDelivery(ControlPlane::Events events, Fetch fetch, TakeOrder take_order = nullptr)
+      : events_(std::move(events)), fetch_(std::move(fetch)), take_order_(std::move(take_order)) {}
 
   // Delivers one event. After OK more may come. Otherwise the job is over for this node: the
   // scheduler told of a failure, sent an impossible event, or did not let the catalogue be fetched.
@@ -38,9 +41,11 @@ class EventDelivery {
   absl::Status DeliverCatalogue(const bandoneon::control::Event& event);
   absl::Status DeliverCandidates(const bandoneon::control::Event& event);
   absl::Status DeliverLeaving(const bandoneon::control::Event& event);
+  absl::Status DeliverOrder(const bandoneon::control::Event& event);
 
   const ControlPlane::Events events_;
   const Fetch fetch_;
+  const TakeOrder take_order_;
   uint32_t delivered_ = 0;  // the version of the catalogue delivered last
 };
 

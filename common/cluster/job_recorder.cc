@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status.h"
 
 namespace bdn {
 namespace {
@@ -44,6 +45,15 @@ std::unique_ptr<Recorder> OpenRecorder(const RecorderOptions& options, const Joi
                          .node = joined.node,
                          .workers = ByRank(joined.membership->workers),
                          .servers = ByRank(joined.membership->servers)});
+}
+
+absl::StatusOr<std::string> RecordingFor(const DumpOrder& order, Recorder* recorder) {
+  if (recorder == nullptr) {
+    return FailedPrecondition(
+        "it records nothing: its settings are recorder-bytes=0 and no trace, or it had no memory "
+        "for them");
+  }
+  return recorder->Latest(order.most_bytes, order.last);
 }
 
 }  // namespace bdn

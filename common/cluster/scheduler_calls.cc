@@ -300,6 +300,14 @@ absl::Status SchedulerCalls::AcknowledgePlacement(const wire::AcknowledgeRequest
   });
 }
 
+absl::Status SchedulerCalls::UploadTrace(const wire::TracePiece& piece, absl::Time deadline) {
+  return Retry(deadline, [&] {
+    wire::Empty reply;
+    Call call(this, deadline - clock_->Now());
+    return Explain(FromGrpc(stub()->rpc.UploadTrace(call.context(), piece, &reply)));
+  });
+}
+
 // One attempt at a heartbeat, over a connection that exists or one that is made for it.
 struct SchedulerCalls::Attempt {
   Attempt(SchedulerCalls* calls, absl::Duration timeout, std::shared_ptr<Stub> by)

@@ -35,6 +35,7 @@ class HeartbeatRequest;
 class JoinReply;
 class JoinRequest;
 class LeaveRequest;
+class TracePiece;
 }  // namespace bandoneon::control
 
 namespace bdn {
@@ -79,6 +80,7 @@ class SchedulerCalls {
   absl::Status Catalogue(const bandoneon::control::CatalogueRequest& request, absl::Time deadline,
                          bandoneon::control::CataloguePiece* piece);
   absl::Status AcknowledgePlacement(const bandoneon::control::AcknowledgeRequest& request);
+  absl::Status UploadTrace(const bandoneon::control::TracePiece& piece, absl::Time deadline);
 
   // Sends a heartbeat. The error is raw. Without an answer within a part of the time it is sent
   // once more, over a new connection: after a link was cut, TCP may wait as long again before it

@@ -21,6 +21,7 @@
 #include "common/cluster/event_delivery.h"
 #include "common/cluster/listen_address.h"
 #include "common/cluster/scheduler_calls.h"
+#include "common/cluster/trace_uploads.h"
 #include "proto/control.pb.h"
 
 namespace bdn {
@@ -86,6 +87,7 @@ class GrpcControlPlane final : public ControlPlane {
   std::atomic<int64_t> answered_ns_{0};
   const WaitReports reports_;
   SchedulerCalls calls_;
+  TraceUploads uploads_{&calls_, clock_};
 
   Mutex mu_;
   Rank rank_ ABSL_GUARDED_BY(mu_) = 0;
@@ -376,6 +378,8 @@ void GrpcControlPlane::Close() {
   }
   if (heartbeat_thread.joinable()) heartbeat_thread.join();
   if (event_thread.joinable()) event_thread.join();
+  // Behind the thread of events, which starts uploads.
+  uploads_.Close();
   calls_.AwaitNone();
 }
 
@@ -509,8 +513,11 @@ void GrpcControlPlane::Watch(Events events) {
   const auto fetch = [this](uint32_t version) {
     return FetchDelta(version, 0, absl::InfiniteFuture());
   };
-  event_thread_ = StartThread("bdn-events", [this, fetch, events = std::move(events)] {
-    ReadEvents(EventDelivery(events, fetch));
+  const auto take_order = [this, make = events.on_dump](const DumpOrder& order) {
+    uploads_.Start(order, make);
+  };
+  event_thread_ = StartThread("bdn-events", [this, fetch, take_order, events = std::move(events)] {
+    ReadEvents(EventDelivery(events, fetch, take_order));
   });
 }
 

@@ -48,6 +48,31 @@ TEST_F(EventDeliveryTest, AVersionThatCannotBeFetchedIsNotDelivered) {
   EXPECT_TRUE(versions_.empty());
 }
 
+TEST_F(EventDeliveryTest, AnOrderToSendRecordsIsCheckedAndTaken) {
+  std::vector<DumpOrder> orders;
+  EventDelivery delivery({}, nullptr, [&](const DumpOrder& order) { orders.push_back(order); });
+  const DumpOrder order = {.number = 7, .most_bytes = 5000, .last = absl::Seconds(3)};
+  wire::Event event;
+  Write(order, event.mutable_dump());
+  ASSERT_TRUE(delivery.Deliver(event).ok());
+  event.mutable_dump()->set_last_ns(0);
+  ASSERT_TRUE(delivery.Deliver(event).ok());
+  ASSERT_EQ(orders.size(), 2);
+  EXPECT_EQ(orders[0], order);
+  EXPECT_EQ(orders[1].last, absl::InfiniteDuration());
+  const auto refused = [&](auto spoil) {
+    wire::Event spoiled = event;
+    spoil(spoiled.mutable_dump());
+    return delivery.Deliver(spoiled).code();
+  };
+  EXPECT_EQ(refused([](auto* o) { o->set_number(0); }), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(refused([](auto* o) { o->set_most_bytes(0); }), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(refused([](auto* o) { o->set_most_bytes(kMostDumpBytes + 1); }),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(refused([](auto* o) { o->set_last_ns(-1); }), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(orders.size(), 2);
+}
+
 TEST_F(EventDeliveryTest, AFailureIsReturnedAndNotDelivered) {
   wire::Event event;
   Write(absl::AbortedError("worker 1 is gone"), event.mutable_failure());

@@ -25,6 +25,7 @@
 #include "common/cluster/health.h"
 #include "common/cluster/scheduler_client.h"
 #include "common/cluster/status_fetch.h"
+#include "common/cluster/trace_fetch.h"
 #include "proto/control.grpc.pb.h"
 #include "scheduler/service.h"
 
@@ -136,6 +137,34 @@ TEST_F(SchedulerSecurityTest, AJobRunsWithCertificatesOfItsRoles) {
   Start(certs.Of("scheduler"));
   Fill(certs.Of("server"), certs.Of("worker"));
   EXPECT_TRUE(Ask(certs.Of("observer")).ok());
+  FinishWell();
+}
+
+TEST_F(SchedulerSecurityTest, RecordingsAreForMembersAndObserversAlone) {
+  const Certificates certs("job");
+  const Certificates others("job");
+  Start(certs.Of("scheduler", "secret"));
+  Fill(certs.Of("server", "secret"), certs.Of("worker", "secret"));
+  const DumpRequest request = {.patience = kLong};
+  size_t nodes = 0;
+  const auto dump = [&](const Credentials& credentials) {
+    return FetchTraces(address(), credentials, request, [&](const DumpedNode& node) {
+      EXPECT_EQ(node.end.message(), "it records nothing");
+      ++nodes;
+    });
+  };
+  EXPECT_EQ(dump(others.Of("observer", "secret")).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(dump(certs.Of("observer")).code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(dump(certs.Of("observer", "wrong")).code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(nodes, 0u);
+  EXPECT_TRUE(dump(certs.Of("observer", "secret")).ok());
+  EXPECT_EQ(nodes, 2u);
+  // A piece of a recording, too, comes of members alone.
+  const auto stub = Stub(certs.Of("observer"));
+  grpc::ClientContext context;
+  wire::Empty reply;
+  EXPECT_EQ(stub->UploadTrace(&context, wire::TracePiece(), &reply).error_code(),
+            grpc::StatusCode::PERMISSION_DENIED);
   FinishWell();
 }
 
