@@ -37,6 +37,7 @@ int CertsInitCommand(Arguments args);
 int CertsIssueCommand(Arguments args);
 int CertsShowCommand(Arguments args);
 int TraceMergeCommand(Arguments args);
+int TraceDumpCommand(Arguments args);
 int TraceExplainCommand(Arguments args);
 int TraceHangCommand(Arguments args);
 int ReplayCommand(Arguments args);

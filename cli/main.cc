@@ -19,8 +19,9 @@ constexpr char kHelp[] =
     "  doctor           say what is wrong with this machine, or the way to a job\n"
     "  recipes          list the recipes of bandoneon.torch: which setting for which network\n"
     "  trace merge      make one timeline of a job's recordings, for ui.perfetto.dev\n"
+    "  trace dump       get the latest recordings of a job that runs, from its scheduler\n"
     "  trace explain    say where the time of a job's steps went, and why slow ones were slow\n"
-    "  trace hang       say whom all wait for where a job's recordings end\n"
+    "  trace hang       say whom all wait for, in a job that runs or where its recordings end\n"
     "  replay           say what a step of a recorded job would take with other settings\n"
     "  tune             look for settings with which a recorded job's steps are faster\n"
     "  rows export      write a table of a checkpoint as arrays of NumPy\n"
@@ -54,6 +55,7 @@ constexpr Command kCommands[] = {
     {"recipes", RecipesCommand},
     {"trace merge", TraceMergeCommand},
     {"trace explain", TraceExplainCommand},
+    {"trace dump", TraceDumpCommand},
     {"trace hang", TraceHangCommand},
     {"replay", ReplayCommand},
     {"tune", TuneCommand},

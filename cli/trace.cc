@@ -7,9 +7,11 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/commands.h"
 #include "cli/python_stack.h"
+#include "cli/trace_dump_command.h"
 #include "trace/hang_report.h"
 #include "trace/job_trace.h"
 #include "trace/step_report.h"
@@ -70,13 +72,16 @@ constexpr Flag kHangFlags[] = {
     kLastFlag,
 };
 constexpr char kHangUsage[] =
-    "usage: bandoneon trace hang DIR [options]\n\n"
+    "usage: bandoneon trace hang DIR [options]\n"
+    "       bandoneon trace hang --scheduler HOST:PORT [options]\n\n"
     "Says which node all others wait for where the recordings end: the tensor and step, and what "
     "it did last;\nand, while the job runs, on the machine of that node's program, the Python "
-    "stack of its main thread.\n";
+    "stack of its main thread.\nWith --scheduler the nodes of a job that runs are asked, as by "
+    "bandoneon trace dump; nothing is written.\n";
 constexpr char kHangExamples[] =
     "  bandoneon trace hang recordings\n"
-    "  bandoneon trace hang recordings --last 60s\n";
+    "  bandoneon trace hang recordings --last 60s\n"
+    "  bandoneon trace hang --scheduler 127.0.0.1:7000\n";
 
 int Failed(const char* name, const absl::Status& status) {
   fprintf(stderr, "bandoneon %s: %s\n", name, std::string(status.message()).c_str());
@@ -170,6 +175,39 @@ absl::StatusOr<const StepReport*> FindStep(const JobReport& report, uint64_t ste
 
 void Print(const std::string& text) { fwrite(text.data(), 1, text.size(), stdout); }
 
+int PrintHang(const JobTrace& job, const CommandFlags& flags) {
+  HangReport report = ExplainHang(job);
+  AskForStack(job, &report);
+  Print(flags.Has("json") ? HangJson(job, report) : HangText(job, report));
+  return 0;
+}
+
+// Does what `trace hang` does with the records that a scheduler collects.
+int HangOfRunningJob(Arguments args) {
+  constexpr char kName[] = "trace hang";
+  const auto flags = CommandFlags::Parse(WithDumpFlags(kHangFlags), args);
+  if (!flags.ok()) return UsageError(kName, flags.status());
+  if (flags->Has("job")) {
+    return UsageError(kName, absl::InvalidArgumentError(
+                                 "option --job is for recordings in a directory: a scheduler has "
+                                 "one job"));
+  }
+  const auto question = ReadDumpQuestion(*flags);
+  if (!question.ok()) return UsageError(kName, question.status());
+  Dump dump;
+  const absl::Status taken = TakeDump(*question, [&](const DumpedTrace& node) {
+    dump.Add(node);
+    return absl::OkStatus();
+  });
+  if (!taken.ok()) {
+    return Failed(
+        kName, absl::Status(taken.code(), absl::StrCat(taken.message(), TokenHint(*flags, taken))));
+  }
+  const auto job = dump.Join();
+  if (!job.ok()) return Failed(kName, job.status());
+  return PrintHang(*job, *flags);
+}
+
 }  // namespace
 
 int TraceMergeCommand(Arguments args) {
@@ -241,15 +279,22 @@ int TraceExplainCommand(Arguments args) {
 
 int TraceHangCommand(Arguments args) {
   constexpr char kName[] = "trace hang";
-  if (PrintedHelp(args, kHangUsage, kHangFlags, kHangExamples)) return 0;
-  const auto arguments = ParseArguments(kHangFlags, args);
+  const std::vector<Flag> flags = WithDumpFlags(kHangFlags);
+  if (PrintedHelp(args, kHangUsage, flags, kHangExamples)) return 0;
+  const bool has_directory = !args.empty() && !args[0].starts_with('-');
+  if (!has_directory && NamesScheduler(args)) return HangOfRunningJob(args);
+  const auto arguments = ParseArguments(flags, args);
   if (!arguments.ok()) return UsageError(kName, arguments.status());
+  for (const Flag& flag : kDumpFlags) {
+    if (!arguments->flags.Has(flag.name)) continue;
+    return UsageError(kName, absl::InvalidArgumentError(absl::StrFormat(
+                                 "option --%s is for a job that runs, and the recordings in a "
+                                 "directory are of one that need not: say one of both",
+                                 flag.name)));
+  }
   const auto job = ReadJob(arguments->directory, arguments->selection);
   if (!job.ok()) return Failed(kName, job.status());
-  HangReport report = ExplainHang(*job);
-  AskForStack(*job, &report);
-  Print(arguments->flags.Has("json") ? HangJson(*job, report) : HangText(*job, report));
-  return 0;
+  return PrintHang(*job, arguments->flags);
 }
 
 }  // namespace bdn::cli

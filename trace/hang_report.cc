@@ -158,6 +158,9 @@ class HangFinder {
 
   std::string NameOf(NodeId id) const {
     if (const auto index = job_.IndexOf(id)) return job_.NodeName(*index);
+    if (const auto absent = job_.absent.find(id); absent != job_.absent.end()) {
+      return absent->second.name;
+    }
     for (const JobNode& node : job_.nodes) {
       const TraceFacts& facts = node.trace.facts;
       for (const auto& [nodes, role] :
@@ -181,6 +184,10 @@ class HangFinder {
   // Returns what a node did last, as the end of a sentence about it.
   std::string LastDeed(NodeId id) const {
     const auto index = job_.IndexOf(id);
+    const auto absent = job_.absent.find(id);
+    if (!index && absent != job_.absent.end()) {
+      return absl::StrCat("there is no recording of it: ", absent->second.why);
+    }
     if (!index) return "there is no recording of it";
     const NodeState& state = report_.nodes[*index];
     const TraceFacts& facts = job_.nodes[*index].trace.facts;
@@ -205,7 +212,8 @@ class HangFinder {
     return absl::StrFormat("%s; its process (pid %d on %s) runs", deed, facts.pid, facts.host);
   }
 
-  // Returns the silent server that most open exchanges went to.
+  // Returns the silent server that most open exchanges went to. Those of which no recording tells
+  // the server went to one that gave none.
   std::optional<NodeId> SilentServer() const {
     std::map<NodeId, int> open;
     for (const Exchange& exchange : job_.exchanges) {
@@ -218,6 +226,13 @@ class HangFinder {
       if (facts.role != "server" || !state.is_silent || open[facts.node] <= most) continue;
       worst = facts.node;
       most = open[facts.node];
+    }
+    const bool is_lost = std::any_of(
+        job_.exchanges.begin(), job_.exchanges.end(),
+        [](const Exchange& exchange) { return IsOpen(exchange) && exchange.server_node == 0; });
+    for (const auto& [node, absent] : job_.absent) {
+      if (!absent.is_silent || !absent.name.starts_with("server")) continue;
+      if (open[node] > most || (!worst && is_lost)) return node;
     }
     return worst;
   }

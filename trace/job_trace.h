@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -104,6 +105,13 @@ struct JobNode {
   std::vector<uint32_t> exchanges;  // of a worker, by their ends; those without an end come last
 };
 
+// A node that was asked for its records while the job ran, and gave none.
+struct AbsentNode {
+  std::string name;        // "worker 3"
+  std::string why;         // a sentence about it: "it did not answer for 5s"
+  bool is_silent = false;  // it did not answer
+};
+
 // All recordings of one job, on one clock, with their exchanges. Immutable once it is made.
 struct JobTrace {
   std::string job;
@@ -111,6 +119,7 @@ struct JobTrace {
   std::vector<Exchange> exchanges;  // by key, step and worker
   // What is missing or doubtful, as sentences.
   std::vector<std::string> warnings;
+  std::map<NodeId, AbsentNode> absent;  // of a dump
 
   std::optional<uint32_t> IndexOf(NodeId node) const;
   // Return the index of an exchange, and those of all workers' exchanges of a step of a key.

@@ -173,6 +173,13 @@ class Client {
 
   // Returns the facts about a declared tensor. NotFound: it was not declared, or it is retired.
   virtual absl::StatusOr<TensorFacts> FactsOf(uint32_t tensor) const = 0;
+  // Returns the ranks of the servers that now sum the parts of a tensor, in the order of the parts;
+  // -1 for a part whose server is lost and that no other one has taken over. NotFound as FactsOf.
+  // Unimplemented through a host's daemon, which keeps that to itself.
+  virtual absl::StatusOr<std::vector<Rank>> ServersOf(uint32_t /*tensor*/) const {
+    return Unimplemented(
+        "this process takes part through its host's daemon, which alone knows the servers");
+  }
   // Starts exchanges, in order, up to the first that is refused. `tickets` gets the tickets of
   // those that are in flight, and the error is the refused one's. InvalidArgument: the request does
   // not fit its declaration, and nothing of it has changed. After the job has failed, its failure.

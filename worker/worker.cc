@@ -722,6 +722,24 @@ absl::StatusOr<TensorFacts> Worker::FactsOf(uint32_t id) const {
   return facts;
 }
 
+absl::StatusOr<std::vector<Rank>> Worker::ServersOf(uint32_t id) const {
+  // Before the table's lock, which is never held while a membership is waited for.
+  std::shared_ptr<const Membership> membership;
+  {
+    MutexLock lock(&membership_mu_);
+    membership = membership_;
+  }
+  MutexLock lock(tensors_.mutex());
+  BDN_ASSIGN_OR_RETURN(const Tensor* tensor, tensors_.FindDense(id));
+  std::vector<Rank> ranks;
+  for (const TensorPart& part : tensor->parts) {
+    const SlotOwner owner = membership->OwnerOf(part.key, part.exchange->key().server);
+    const NodeInfo* const server = membership->Find(owner.server);
+    ranks.push_back(server == nullptr ? -1 : server->rank);
+  }
+  return ranks;
+}
+
 // ---- What is asked of the servers besides exchanges
 
 absl::Status Worker::BroadcastParts(const BroadcastCall& call, absl::Duration timeout) {

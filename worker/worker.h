@@ -112,6 +112,7 @@ class Worker final : public Client {
                                                 absl::Duration timeout) override;
   absl::Status Retire(std::span<const uint32_t> tensors) override;
   absl::StatusOr<TensorFacts> FactsOf(uint32_t tensor) const override;
+  absl::StatusOr<std::vector<Rank>> ServersOf(uint32_t tensor) const override;
   absl::Status PushPullAll(std::span<PushRequest> requests,
                            std::vector<TicketId>* tickets) override;
   absl::Status WaitAll(std::span<const TicketId> tickets, absl::Duration timeout,

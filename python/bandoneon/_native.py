@@ -26,7 +26,7 @@ from ctypes import (
 
 from . import errors
 
-ABI_VERSION = 14
+ABI_VERSION = 15
 
 OK = 0
 CANCELLED = 1
@@ -243,6 +243,7 @@ _FUNCTIONS = {
     "bdn_create_local": (c_int, [c_void_p, POINTER(Options), POINTER(c_void_p)]),
     "bdn_local_cluster_free": (None, [c_void_p]),
     "bdn_declare": (c_int, [c_void_p, POINTER(Declaration), c_size_t, POINTER(c_uint32), c_double]),
+    "bdn_servers_of": (c_int, [c_void_p, c_uint32, POINTER(c_int32), c_size_t, POINTER(c_size_t)]),
     "bdn_retire": (c_int, [c_void_p, POINTER(c_uint32), c_size_t]),
     "bdn_push_pull_all": (
         c_int,

@@ -222,6 +222,8 @@ static void errors(bdn_worker* worker, uint32_t id) {
            "too much is refused");
     expect(memory == NULL, "and nothing is lent");
     expect(bdn_stats_json(NULL, NULL, 0) == 0, "nobody has no statistics");
+    expect(bdn_dump_traces(NULL, NULL, 0, 1, NULL, NULL) == BDN_INVALID_ARGUMENT,
+           "a dump needs a taker");
     expect(strstr(bdn_last_error(), "null") != NULL, "and the error says so");
   }
   expect(bdn_wait(worker, 98765, 0.0, NULL) == BDN_NOT_FOUND, "an unknown ticket is refused");
@@ -409,6 +411,16 @@ static void* run(void* argument) {
   expect(strstr(stats, "\"stages\":{\"queue\":{\"items\":") != NULL, "statistics count stages");
   expect(bdn_leave_at_exit(NULL, NULL) == BDN_INVALID_ARGUMENT,
          "no worker to leave at exit is refused");
+  {
+    int32_t server = -1;
+    size_t parts = 0;
+    must(bdn_servers_of(worker, id, &server, 1, &parts), "bdn_servers_of");
+    expect(parts >= 1 && server >= 0, "the server of a tensor is told");
+    expect(bdn_servers_of(worker, id, NULL, 0, &parts) == BDN_OK && parts >= 1, "and their number");
+    expect(bdn_servers_of(worker, id, NULL, 1, &parts) == BDN_INVALID_ARGUMENT, "nowhere to write");
+    expect(bdn_servers_of(worker, id, NULL, 0, NULL) == BDN_INVALID_ARGUMENT, "nowhere to count");
+    expect(bdn_servers_of(worker, 98765, &server, 1, &parts) == BDN_NOT_FOUND, "no such tensor");
+  }
   must(bdn_retire(worker, &id, 1), "bdn_retire");
   expect(bdn_get_step(worker, id, &step) == BDN_NOT_FOUND, "a retired tensor is gone");
   must(bdn_declare(worker, &tensor, 1, &again, 60.0), "bdn_declare of the name again");

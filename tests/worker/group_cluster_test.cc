@@ -48,6 +48,25 @@ TEST(GroupCluster, TakesTheMeanOfItsOwnWorkers) {
   });
 }
 
+TEST(GroupCluster, TellsTheServersOfATensor) {
+  ClusterRig rig(2, {"--servers=3", "--partition-bytes=4096"});
+  rig.OnEach([](Worker& worker, int rank) {
+    const auto ids = worker.Declare(
+        {Among(Tensor("mine " + std::to_string(rank), 3072), {rank}), Tensor("all", 1)}, kLong);
+    ASSERT_TRUE(ids.ok()) << ids.status();
+    const auto parts = worker.ServersOf(ids->at(0));
+    ASSERT_TRUE(parts.ok()) << parts.status();
+    // Three parts of 4 KiB, one at each server, as the scheduler levels their bytes.
+    EXPECT_THAT(*parts, ::testing::UnorderedElementsAre(0, 1, 2));
+    const auto one = worker.ServersOf(ids->at(1));
+    ASSERT_TRUE(one.ok()) << one.status();
+    EXPECT_THAT(*one, ElementsAre(::testing::AllOf(::testing::Ge(0), ::testing::Lt(3))));
+    ASSERT_TRUE(worker.Retire({ids->data(), 1}).ok());
+    EXPECT_TRUE(absl::IsNotFound(worker.ServersOf(ids->at(0)).status()));
+    EXPECT_TRUE(absl::IsNotFound(worker.ServersOf(12345).status()));
+  });
+}
+
 TEST(GroupCluster, LeavesWorkersOutsideAGroupAlone) {
   ClusterRig rig(3, {"--servers=1"});
   rig.OnEach([&](Worker& worker, int rank) {

@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define BDN_ABI_VERSION 14
+#define BDN_ABI_VERSION 15
 #if defined(__GNUC__)
 #define BDN_API __attribute__((visibility("default")))
 #else
@@ -191,6 +191,13 @@ typedef struct bdn_declaration {
  * declares what the others have not declared, yet. */
 BDN_API int bdn_declare(bdn_worker* worker, const bdn_declaration* tensors, size_t count,
                         uint32_t* ids, double timeout_seconds);
+
+/* Gives the ranks of the servers that now sum the parts of a tensor, in the order of the parts; -1
+ * for a part whose server is lost and that no other one has taken over. `*count` is how many parts
+ * there are; of these the first `capacity` are written. BDN_NOT_FOUND: no such tensor is declared.
+ * BDN_UNIMPLEMENTED for a process that takes part through its host's daemon. */
+BDN_API int bdn_servers_of(bdn_worker* worker, uint32_t tensor, int32_t* ranks, size_t capacity,
+                           size_t* count);
 
 /* Retires tensors of this worker: their ids name nothing from now on, and a declaration of their
  * names, by all workers, declares new tensors, at step 0 and without residuals or momenta. When all
@@ -644,6 +651,36 @@ BDN_API size_t bdn_json_log_line(const char* level, const char* message, double 
  * NULL) gets the bytes of the whole text with its final NUL; at most `capacity` are written. */
 BDN_API int bdn_status_json(const bdn_options* options, double timeout_seconds, char* out,
                             size_t capacity, size_t* needed);
+
+/* One node of a dump. Its strings and bytes are valid during the callback. */
+typedef struct bdn_dumped_node {
+  const char* job;
+  const char* role; /* "server" or "worker" */
+  const char* host;
+  int32_t rank;
+  uint32_t node; /* its number in the job */
+  /* BDN_OK: the recording is whole; BDN_DEADLINE_EXCEEDED: the node was silent, as a stopped one
+   * is; else a failure. The text says it, and is "" where there is none. */
+  int32_t code;
+  uint32_t nodes;          /* of the dump */
+  uint32_t nodes_left_out; /* were asked for, too, and are more than a dump may have: 64 */
+  uint32_t reserved;
+  const char* failure;
+  /* Its recording (docs/trace_format.md), of which nothing is checked: the node may have sent
+   * anything. It is cut off where there is a failure. */
+  const void* recording;
+  uint64_t recording_bytes;
+} bdn_dumped_node;
+/* Asks the scheduler, without joining the job, for the latest records of its nodes, at most 1 MiB
+ * each, and calls `take` on this thread with each node that has sent them, failed, or sent nothing
+ * for `patience_seconds`. `nodes` names them ("worker-0..7,servers"); NULL or "": all. Of each node
+ * come the records of its last `last_seconds`; 0: all that fit. Settings as for bdn_status_json.
+ * BDN_FAILED_PRECONDITION: the job does not run, or another dump of it does. BDN_NOT_FOUND: it has
+ * none of the nodes. */
+BDN_API int bdn_dump_traces(const bdn_options* options, const char* nodes, double last_seconds,
+                            double patience_seconds,
+                            void (*take)(void* context, const bdn_dumped_node* node),
+                            void* context);
 
 /* Writes a line for each GPU whose tensors bdn_push can push, with whether it encodes, or a line
  * that says why there is none. Opens the driver (setting cuda-driver). `needed` and `capacity` are

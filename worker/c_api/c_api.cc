@@ -458,6 +458,18 @@ int bdn_set_row_records(bdn_worker* worker, const bdn_row_records* records, bdn_
   });
 }
 
+int bdn_servers_of(bdn_worker* worker, uint32_t tensor, int32_t* ranks, size_t capacity,
+                   size_t* count) {
+  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
+    if (count == nullptr) return bdn::InvalidArgument("count is null");
+    if (capacity > 0 && ranks == nullptr) return bdn::InvalidArgument("ranks is null");
+    BDN_ASSIGN_OR_RETURN(const std::vector<bdn::Rank> servers, w.ServersOf(tensor));
+    *count = servers.size();
+    std::copy_n(servers.begin(), std::min(capacity, servers.size()), ranks);
+    return absl::OkStatus();
+  });
+}
+
 int bdn_retire(bdn_worker* worker, const uint32_t* ids, size_t count) {
   return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
     if (count > 0 && ids == nullptr) return bdn::InvalidArgument("ids is null");
@@ -771,6 +783,34 @@ int bdn_status_json(const bdn_options* options, double timeout_seconds, char* ou
     const size_t size = bdn::CopyText(text, out, capacity);
     if (needed != nullptr) *needed = size;
     return absl::OkStatus();
+  });
+}
+
+int bdn_dump_traces(const bdn_options* options, const char* nodes, double last_seconds,
+                    double patience_seconds,
+                    void (*take)(void* context, const bdn_dumped_node* node), void* context) {
+  return Call([&]() -> absl::Status {
+    if (take == nullptr) return bdn::InvalidArgument("take is null");
+    BDN_ASSIGN_OR_RETURN(const std::vector<std::string> flags, bdn::Flags(options));
+    bdn::DumpRequest request{.patience = bdn::Timeout(patience_seconds)};
+    if (last_seconds > 0) request.last = bdn::Timeout(last_seconds);
+    BDN_ASSIGN_OR_RETURN(request.nodes, bdn::ParseDumpNodes(nodes == nullptr ? "" : nodes));
+    return bdn::AskForTraces(flags, request, [&](const bdn::DumpedNode& of) {
+      const std::string failure(of.end.message());
+      const bdn_dumped_node node = {of.job.c_str(),
+                                    bdn::RoleName(of.node.role),
+                                    of.node.host.c_str(),
+                                    of.node.rank,
+                                    of.node.id,
+                                    bdn::NumberOf(of.end),
+                                    static_cast<uint32_t>(of.asked),
+                                    static_cast<uint32_t>(of.left_out),
+                                    0,
+                                    failure.c_str(),
+                                    of.recording.data(),
+                                    of.recording.size()};
+      take(context, &node);
+    });
   });
 }
 

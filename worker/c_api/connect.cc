@@ -103,6 +103,23 @@ absl::StatusOr<std::unique_ptr<Client>> AttachToHost(const Config& config, Clien
                             recorder);
 }
 
+// A scheduler that is asked about its job, and the proofs that it is shown.
+struct AskedScheduler {
+  std::string address;
+  Credentials credentials;
+};
+
+absl::StatusOr<AskedScheduler> ReadAskedScheduler(const std::vector<std::string>& flags) {
+  BDN_ASSIGN_OR_RETURN(const Config config,
+                       Config::Load(WorkerSettings(), flags, ReadEnvironment(), AllSettings()));
+  BDN_ASSIGN_OR_RETURN(Credentials credentials, Credentials::Load(config, ""));
+  const std::string& address = config.Text("scheduler");
+  BDN_RETURN_IF_ERROR(CheckSchedulerIsSet(config));
+  BDN_RETURN_IF_ERROR(credentials.CheckMayAsk(address));
+  RouteGrpcLog();
+  return AskedScheduler{address, std::move(credentials)};
+}
+
 }  // namespace
 
 absl::StatusOr<Config> LoadWorkerConfig(const std::vector<std::string>& flags) {
@@ -121,14 +138,14 @@ absl::StatusOr<Config> LoadWorkerConfig(const std::vector<std::string>& flags) {
 
 absl::StatusOr<std::string> AskStatus(const std::vector<std::string>& flags,
                                       absl::Duration timeout) {
-  BDN_ASSIGN_OR_RETURN(const Config config,
-                       Config::Load(WorkerSettings(), flags, ReadEnvironment(), AllSettings()));
-  BDN_ASSIGN_OR_RETURN(const Credentials credentials, Credentials::Load(config, ""));
-  const std::string& address = config.Text("scheduler");
-  BDN_RETURN_IF_ERROR(CheckSchedulerIsSet(config));
-  BDN_RETURN_IF_ERROR(credentials.CheckMayAsk(address));
-  RouteGrpcLog();
-  return FetchStatusJson(address, credentials, timeout);
+  BDN_ASSIGN_OR_RETURN(const AskedScheduler asked, ReadAskedScheduler(flags));
+  return FetchStatusJson(asked.address, asked.credentials, timeout);
+}
+
+absl::Status AskForTraces(const std::vector<std::string>& flags, const DumpRequest& request,
+                          const std::function<void(DumpedNode)>& take) {
+  BDN_ASSIGN_OR_RETURN(const AskedScheduler asked, ReadAskedScheduler(flags));
+  return FetchTraces(asked.address, asked.credentials, request, take);
 }
 
 absl::StatusOr<std::unique_ptr<Client>> ConnectWorker(const Config& config,

@@ -1,6 +1,7 @@
 #ifndef BANDONEON_WORKER_C_API_CONNECT_H_
 #define BANDONEON_WORKER_C_API_CONNECT_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -8,6 +9,8 @@
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
 #include "common/base/config.h"
+#include "common/cluster/trace_dump.h"
+#include "common/cluster/trace_fetch.h"
 #include "common/telemetry/registry.h"
 #include "worker/client.h"
 #include "worker/device/device_exchanges.h"
@@ -25,6 +28,10 @@ absl::StatusOr<Config> LoadWorkerConfig(const std::vector<std::string>& flags);
 // Returns the status of the job whose scheduler the settings name, as FetchStatusJson does.
 absl::StatusOr<std::string> AskStatus(const std::vector<std::string>& flags,
                                       absl::Duration timeout);
+
+// Asks that scheduler for the latest records of its job's nodes, as FetchTraces does.
+absl::Status AskForTraces(const std::vector<std::string>& flags, const DumpRequest& request,
+                          const std::function<void(DumpedNode)>& take);
 
 // The clock and the metrics of one worker of this process. Outlives the client.
 struct ClientContext {

@@ -1,0 +1,84 @@
+#ifndef BANDONEON_CLI_TRACE_DUMP_COMMAND_H_
+#define BANDONEON_CLI_TRACE_DUMP_COMMAND_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cli/commands.h"
+#include "trace/job_trace.h"
+
+namespace bdn::cli {
+
+// The flags by which a scheduler is asked for the records of its job's nodes.
+inline constexpr Flag kDumpFlags[] = {
+    {"scheduler", 0, "HOST:PORT", "where the scheduler listens [$BANDONEON_SCHEDULER]"},
+    {"nodes", 0, "LIST", "of which nodes: workers, servers, worker-3 or worker-8..15 [all]"},
+    {"timeout", 0, "TIME", "how long a node that sends nothing is waited for [5s]"},
+    {"token", 0, "TEXT", "the job's secret; others may read a command line [$BANDONEON_TOKEN]"},
+    {"token-file", 0, "PATH", "a file that holds it [$BANDONEON_TOKEN_FILE]"},
+    {"tls-ca", 0, "PATH", "who may certify the scheduler [$BANDONEON_TLS_CA]"},
+    {"tls-cert", 0, "PATH", "a certificate of any role of the job [$BANDONEON_TLS_CERT]"},
+    {"tls-key", 0, "PATH", "its private key [$BANDONEON_TLS_KEY]"},
+    {"insecure", 0, nullptr, "ask another host without certificates, the token in the clear"},
+};
+
+// Returns these flags and those.
+std::vector<Flag> WithDumpFlags(std::span<const Flag> flags);
+
+// A question for a dump.
+struct DumpQuestion {
+  std::vector<std::string> settings;  // of the scheduler
+  std::string nodes;
+  double last_seconds = 0;  // 0: all
+  double patience_seconds = 0;
+};
+// Returns whether arguments, or the environment, name a scheduler.
+bool NamesScheduler(Arguments args);
+// Reads a question from those flags and --last. InvalidArgument says what is wrong.
+absl::StatusOr<DumpQuestion> ReadDumpQuestion(const CommandFlags& flags);
+
+// A node of a dump, once its recording was checked.
+struct DumpedTrace {
+  std::string job;
+  std::string name;       // "worker 3"
+  std::string file_name;  // "worker-3.bdntrace"
+  std::string host;
+  NodeId node = 0;
+  uint32_t nodes = 0;              // of the dump
+  uint32_t left_out = 0;           // so many more were asked for
+  std::string bytes;               // the recording; empty: it has none that can be read
+  std::optional<NodeTrace> trace;  // what it says
+  std::string problem;             // empty: it is whole; else a sentence about the node
+  bool is_silent = false;          // it did not answer
+};
+
+// Asks a scheduler, and calls `take` with each node. An error of `take` is returned once all nodes
+// have come; `take` is not called after it.
+absl::Status TakeDump(const DumpQuestion& question,
+                      const std::function<absl::Status(const DumpedTrace&)>& take);
+
+// The nodes of a dump, joined to one job.
+class Dump {
+ public:
+  void Add(const DumpedTrace& node);
+  size_t recordings() const { return traces_.size(); }
+  // Returns the job, with the nodes that gave no recording as its absent ones. NotFound where no
+  // node gave one.
+  absl::StatusOr<JobTrace> Join();
+
+ private:
+  std::vector<NodeTrace> traces_;
+  std::map<NodeId, AbsentNode> absent_;
+  std::vector<std::string> notes_;
+};
+
+}  // namespace bdn::cli
+
+#endif  // BANDONEON_CLI_TRACE_DUMP_COMMAND_H_
