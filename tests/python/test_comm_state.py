@@ -18,6 +18,7 @@ from reference_helpers import WORKERS, Quadratic, assert_same_bits, values
 SETTINGS = dict(workers=WORKERS, servers=2, seed=5, min_compress_bytes=1)
 SAVED, STEPS = 7, 15
 EF = "ef(onebit(block=32))"
+STREAMING = bdn.algorithms.Streaming(9, fragments=3, delay=2)  # When it is saved, what met after step 6 travels.
 
 
 def distributed(worker, params, inner=lambda p: torch.optim.SGD(p, 0.02), **options):
@@ -86,6 +87,14 @@ OPTIMIZERS = {
     "local, signs": local,
     "local, delta": partial(local, outer=bdn.algorithms.Nesterov(), pull="delta(int4)"),
     "local, growing": partial(local, tau=bdn.algorithms.QSR(alpha=0.03, least=2, most=6), outer=bdn.algorithms.Average()),
+    "local, streaming": partial(
+        local, tau=STREAMING, outer=bdn.algorithms.Nesterov(), push=EF, pull="delta(onebit(block=32))"
+    ),
+    "local, streaming signs": partial(local, tau=bdn.algorithms.Streaming(9, 3, 2, merge=0.25)),
+    "local, streaming, residual": partial(
+        local, tau=STREAMING, outer=bdn.algorithms.Average(), local_residual=True, push="topk(ratio=0.1)"
+    ),
+    "local, fragments": partial(local, tau=bdn.algorithms.Streaming(9, 3)),
     "local, residual": partial(
         local, outer=bdn.algorithms.Average(), local_residual=True, push="topk(ratio=0.1)", pull="delta(onebit(block=32))"
     ),
@@ -217,7 +226,7 @@ def test_without_its_comm_state_it_would_not():
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-@pytest.mark.parametrize("name", ["distributed, momentum", "server", "cser", "local, signs"])
+@pytest.mark.parametrize("name", ["distributed, momentum", "server", "cser", "local, signs", "local, streaming", "local, fragments"])
 def test_it_goes_through_distributed_checkpoints(name, tmp_path):
     def parts(worker, params, optimizer):
         model = torch.nn.ParameterDict(params)
@@ -280,6 +289,11 @@ MISFITS = {
     "tau": (local, partial(local, tau=5), "tau=4, and here it is tau=5"),
     "growing tau": (
         local, partial(local, tau=bdn.algorithms.QSR(alpha=0.03, least=2, most=6)), "tau=4, and here it is tau='QSR"
+    ),
+    "streaming": (
+        partial(local, tau=STREAMING),
+        partial(local, tau=bdn.algorithms.Streaming(9, 3, 2, merge=0.5)),
+        "tau=.Streaming.*shift.*, and here it is tau=.Streaming.*merge=0.5",
     ),
     "period": (cser, partial(cser, period=6), "period=5, and here it is period=6"),
     "ratio": (cser, partial(cser, reset=4), "reset='blocks.*0.5.*reset='blocks.*0.25"),

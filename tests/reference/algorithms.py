@@ -337,6 +337,56 @@ def local_steps(model, gradient, steps, tau, lr, outers, links):
     return common
 
 
+def streaming(model, gradient, steps, tau, fragments, delay, merge, lr, outers, links, skipped=()):
+    """Streaming DiLoCo (2501.18512) with SGD in each worker: (common weights, each worker's own), after each step.
+
+    Fragment p, a list of numbers of parameters, meets after steps tau p / P + m tau: its outer step is taken on the mean
+    of what the workers have moved of it, x - x_i. delay steps later that x' is merged into each worker's weights:
+    x_i = x' + (x_i - x_i at the meeting) by merge "shift", and x_i = (1 - a) x' + a x_i by a number a. Without a delay
+    x_i = x'. skipped: meetings (the step, what is sent after which) whose outer step is not taken; when such a fragment would come, all weights of
+    all workers become the common ones."""
+    workers = range(len(links[0].residuals))
+    common = [x.astype(np.float64) for x in model]
+    own = [list(common) for _ in workers]
+    travels, seen = [], []  # (step in which it comes, fragment, x', weights at the meeting)
+    for t in range(1, steps + 1):
+        for i in workers:
+            own[i] = [x - lr(t) * g for x, g in zip(own[i], gradient(i, t, own[i]))]
+        for comes, fragment, new, met in list(travels):
+            if comes == t:
+                travels.remove((comes, fragment, new, met))
+                if new is None:
+                    own = [list(common) for _ in workers]
+                    continue
+                for b in fragment:
+                    common[b] = new[b]
+                    for i in workers:
+                        if merge == "shift":
+                            own[i][b] = new[b] + (own[i][b] - met[i][b])
+                        else:
+                            own[i][b] = (1 - merge) * new[b] + merge * own[i][b]
+        for p, fragment in enumerate(fragments):
+            if (t - tau * p // len(fragments)) % tau != 0:
+                continue
+            met = [list(x) for x in own]
+            if t in skipped:
+                new = None
+            else:
+                new = {
+                    b: outers[b].step(common[b], links[b].exchange([common[b] - own[i][b] for i in workers]), lr(t))
+                    for b in fragment
+                }
+            if delay:
+                travels.append((t + delay, fragment, new, met))
+            else:
+                for b in fragment:
+                    common[b] = new[b]
+                    for i in workers:
+                        own[i][b] = new[b]
+        seen.append((list(common), [list(x) for x in own]))
+    return seen
+
+
 def qsparse(model, gradient, steps, tau, lr, workers, codec):
     """QSparse-local-SGD (1906.02367): p_i = e_i + (x - x_i); c_i = C(p_i); e_i = p_i - c_i;
     x = x - mean of c_i."""

@@ -56,6 +56,10 @@ ALGORITHMS = {
         torch.optim.AdamW(model.parameters(), lr=0.01), model.named_parameters(), outer=bdn.algorithms.Average(),
         tau=bdn.algorithms.QSR(alpha=0.02, least=3, most=10), links=bdn.Links(push="ef(onebit)", **own),
     ),
+    "local_streaming": lambda model, **own: bdn.LocalSteps(
+        torch.optim.AdamW(model.parameters(), lr=0.01), model, outer=bdn.algorithms.Nesterov(),
+        tau=bdn.algorithms.Streaming(9, fragments=3, delay=2), links=bdn.Links(push="ef(onebit)", pull="delta(int4)", **own),
+    ),
     "cser": lambda model, **own: bdn.algorithms.CSER(
         torch.optim.SGD(model.parameters(), lr=0.05), model.named_parameters(), gradient=8, reset=4, period=2, block=16,
         links=bdn.Links(**own),

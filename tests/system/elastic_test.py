@@ -16,7 +16,10 @@ from two_hosts_test import HOST_A, HOST_B, Host, hosts, issue  # noqa: F401 (hos
 ENCRYPTED = NETWORK | {"BANDONEON_DATA_SECURITY": "encrypted", "BANDONEON_TOKEN": "secret"}
 PROGRAM = pathlib.Path(__file__).with_name("elastic_program.py")
 # Together in one job, as a program may have several optimizers; those of local steps meet at the same steps.
-ALGORITHMS = ["sgd,adamw,forward,links,server,cser,cser_model,ef21,lion,demo,onebit_adam,odd,kept", "local,local_residual", "local_qsr"]
+ALGORITHMS = [
+    "sgd,adamw,forward,links,server,cser,cser_model,ef21,lion,demo,onebit_adam,odd,kept",
+    *("local,local_residual", "local_qsr", "local_streaming"),
+]
 
 
 @pytest.fixture
@@ -78,7 +81,7 @@ def check(job, names):
 @pytest.mark.parametrize(
     "case",
     [ALGORITHMS[0], *(pytest.param(case, marks=pytest.mark.long) for case in ALGORITHMS[1:])],
-    ids=["every step", "meetings", "rarer meetings"],
+    ids=["every step", "meetings", "rarer meetings", "fragments"],
 )
 def test_a_worker_comes_back(start, case):
     job = start(case)

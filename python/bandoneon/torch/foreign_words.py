@@ -83,6 +83,10 @@ _WORDS = {
     "sync_every": "LocalSteps(tau=n) exchanges every n steps",
     "num_local_steps": "LocalSteps(tau=n) exchanges every n steps",
     "local_steps": "LocalSteps(tau=n) exchanges every n steps",
+    "model_fragments": "LocalSteps(tau=bandoneon.torch.algorithms.Streaming(tau, fragments=4)) deals the model's modules out",
+    "fragment_sync_delay": "LocalSteps(tau=bandoneon.torch.algorithms.Streaming(tau, fragments=4, delay=1)) is a delay of 1",
+    "fragment_update_alpha": "LocalSteps(tau=bandoneon.torch.algorithms.Streaming(tau, delay=1, merge=0.5)) is an alpha of 0.5",
+    "should_quantize": _PUSH_AND_PULL,
     "average_period": "LocalSteps(tau=n, outer=Average()) averages every n steps",
 }
 

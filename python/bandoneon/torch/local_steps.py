@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import time
 import warnings
+from dataclasses import dataclass
 from typing import Any, Iterator
 
 import torch
@@ -15,18 +17,34 @@ from ..worker import Worker
 from .algorithms.outer_steps import Average, Nesterov, Prox, SignMomentum, SlowMo  # noqa: F401 (where pickles look)
 from .algorithms.pace import Pace
 from .algorithms.qsr import QSR
+from .algorithms.streaming import Streaming, fragments_of
+from .broadcast import agree
 from .comm_state import ResumeCheck, fitting_state, saved_by, step_to_resume_at
 from .handover import Handover, load_exactly
 from .hints import Closure, NamedParameters, OuterRule, SavedState
 from .hyperparameters import check_steps
 from .links import Links, link_table, takes_links
 from .names import Names
-from .parameters import ParameterSet, check_weights_fit_float32, terms_by_group
+from .parameters import Exchange, ParameterSet, Terms, check_weights_fit_float32, overflowed, terms_by_group
 from .step_recorder import model_of
 from .vote import Vote
 from .weight import Weight
 from .wrapped import WrappedOptimizer
 from .written_weights import WrittenWeights
+
+
+@dataclass
+class _Travel:
+    """A fragment on its way: what the worker has pushed of it, and what comes back. Lists have one a member."""
+
+    part: list[int]  # the numbers of its members
+    ends_at: int  # local steps after which it is merged
+    met: list[torch.Tensor]  # the worker's own weights when it met
+    weight: float  # of what was pushed
+    keeps_steps: bool  # whether the weights were finite, so that steps made since can be kept
+    exchange: Exchange | None = None  # None once it has come
+    new: list[torch.Tensor] | None = None  # once it has come, the common weights; None where a worker's were not finite
+    left_out: list[torch.Tensor] | None = None  # what the push left out, of local_residual=True
 
 
 class LocalSteps(WrappedOptimizer):
@@ -44,7 +62,8 @@ class LocalSteps(WrappedOptimizer):
         is that of the outer step, and must be the same everywhere.
     tau: steps between meetings, or QSR(...), which has more of them as the learning rate falls: the same in all
         workers, as the rate is. Or Pace(...), for workers that are not equally fast: each makes the steps that fit
-        between two meetings, and loops end by `meetings`.
+        between two meetings, and loops end by `meetings`. Or Streaming(...), for links that are slow beside the
+        model: it meets in fragments, and workers step on while one travels; call synchronize() at the end.
     outer: SignMomentum(), Nesterov(), SlowMo(), Average() or Prox().
     links, or push and pull alone: Links has what they mean. push: codec of what was moved; "ef(onebit)" and the like
         keep what they leave out for the next meeting. "none". pull: codec of the weights; the signs for SignMomentum,
@@ -70,7 +89,7 @@ class LocalSteps(WrappedOptimizer):
         optimizer: torch.optim.Optimizer,
         named_parameters: NamedParameters | None = None,
         *,
-        tau: int | QSR | Pace,
+        tau: int | QSR | Pace | Streaming,
         outer: OuterRule,
         push: str | None = None,
         pull: str | None = None,
@@ -78,9 +97,13 @@ class LocalSteps(WrappedOptimizer):
         local_residual: bool = False,
         worker: Worker | None = None,
     ) -> None:
+        # In one fragment, whose result is awaited, all parameters meet at once.
+        if isinstance(tau, Streaming) and (tau.fragments, tau.delay) == (1, 0):
+            tau = tau.tau
         self._is_paced = isinstance(tau, Pace)
         self._varies = self._is_paced or isinstance(tau, QSR)
-        if not self._varies:
+        self._streaming = tau if isinstance(tau, Streaming) else None
+        if not self._varies and self._streaming is None:
             check_steps(tau=tau)
         if not hasattr(outer, "rule"):
             raise InvalidArgument(
@@ -94,7 +117,8 @@ class LocalSteps(WrappedOptimizer):
         table.check_without("LocalSteps", "momentum", "warmup")
         if local_residual:
             _check_feeds_nothing_back(table)
-        self.tau = tau if self._varies else int(tau)
+            _check_keeps_residuals(self._streaming)
+        self.tau = tau if self._varies or self._streaming else int(tau)
         self.outer = outer
         self.local_residual = bool(local_residual)
         self.local_steps = 0
@@ -108,23 +132,47 @@ class LocalSteps(WrappedOptimizer):
         model = model_of(named_parameters)
         named = Names(named_parameters).in_forward_order(self.param_groups)
         check_weights_fit_float32(named, "LocalSteps")
-        self._links.add(named, terms_by_group(self.param_groups, lambda group: outer.rule))
+        fragments = self._streaming.fragments if self._streaming else 1
+        self._fragments = fragments_of(named, fragments, are_named=named_parameters is not None)
+        self._travel: _Travel | None = None
+        if self._streaming:
+            self._agree_on_streaming(worker)
+            worker.settle_before_leaving(self)
+        self._links.add(named, self._terms(named))
         name = f"{links.prefix}vote on rounds"
         self._vote = Vote(worker, name, self._links.reference, self._links.step_count, links.timeout)
         if self._is_paced:
             tau._begin(worker.rank)
         self._step_ended = None  # when step() has returned last, of this process
         self._links.share_weights(links.timeout)
-        self._written = WrittenWeights((m.name, m.param) for m in self._links.members)
+        members = self._links.members
+        # Of Average() and Prox() the meeting is made of the mean of the models, whatever has moved them.
+        watched = [] if isinstance(outer, (Average, Prox)) else self._fragments
+        self._written = [WrittenWeights((members[i].name, members[i].param) for i in part) for part in watched]
         self._begin_at_parameters()
-        pairs = [(member.param, member.tensor) for member in self._links.members]
+        pairs = [(member.param, member.tensor) for member in members]
         self._record(self._links, lambda own: own.local_steps, model, pairs)
+
+    def _agree_on_streaming(self, worker):
+        """All would go on, each with other weights, where one merges in another way."""
+        if not worker.is_candidate():
+            agree(worker, "tau of LocalSteps", [repr(self.tau)], worker.present()[0], _differing_tau)
+
+    def _terms(self, named):
+        """By ids of parameters. Only tensors of one group share frames: those of one fragment, which travel together."""
+        terms = terms_by_group(self.param_groups, lambda group: self.outer.rule)
+        count = len(self._fragments)
+        for fragment, part in enumerate(self._fragments):
+            for param in (named[index][1] for index in part):
+                own = terms[id(param)]
+                terms[id(param)] = Terms(own.rule, own.group * count + fragment)
+        return terms
 
     def _begin_at_parameters(self):
         self._common = [
             m.local.detach().to("cpu", torch.float32).clone() for m in self._links.members
         ]
-        self._written.note()
+        self._note_written()
 
     def step(self, closure: Closure | None = None) -> Any:
         self._resume_check.before_step(self.inner, lambda: self.local_steps)
@@ -138,7 +186,11 @@ class LocalSteps(WrappedOptimizer):
         # A round counts as one step where the workers' steps in it differ in number.
         if meets or not self._is_paced:
             self._links.step_count.end_step()
-        if meets:
+        if self._travel is not None and self.local_steps >= self._travel.ends_at:
+            self._land()
+        if meets and self._streaming:
+            self._meet_fragment(self._streaming.fragment_after(self.local_steps))
+        elif meets:
             self.synchronize()
         self._step_ended = time.monotonic()
         return loss
@@ -151,12 +203,16 @@ class LocalSteps(WrappedOptimizer):
             rate = float(self.param_groups[0]["lr"])
             self._next_meeting = self.local_steps + self.tau.steps(self.local_steps, rate)
         else:
-            self._last_meeting = self.local_steps // self.tau * self.tau
-            self._next_meeting = self._last_meeting + self.tau
+            self._last_meeting = self.local_steps // self._gap * self._gap
+            self._next_meeting = self._last_meeting + self._gap
+
+    @property
+    def _gap(self):
+        """Steps from one meeting to the next, where that stays the same."""
+        return self._streaming.gap if self._streaming else self.tau
 
     def _warn_of_written(self):
-        """Of Average() and Prox() the meeting is made of the mean of the models, whatever has moved them."""
-        names = [] if isinstance(self.outer, (Average, Prox)) else self._written.names()
+        names = [name for written in self._written for name in written.names()]
         if names:
             others = f" and {len(names) - 1} others" if len(names) > 1 else ""
             warnings.warn(
@@ -168,39 +224,141 @@ class LocalSteps(WrappedOptimizer):
                 stacklevel=4,
             )
 
-    @torch.no_grad()
     def synchronize(self) -> None:
-        """Meets the others now. Collective."""
-        self._meet()
-        self._written.note()
+        """Meets the others now, with all parameters, once what travels has come. Collective. With Streaming(...) all
+        workers' models are equal after this alone: call it at the end, and before a model is saved for use."""
+        self._land()
+        self._meet(range(len(self._links.members)))
+        self._note_written()
 
-    def _meet(self):
-        members = self._links.members
-        # From where each began: the common weights, rounded to the parameter's type.
-        moved = [
-            common.to(m.param.dtype).float() - m.local.to("cpu", torch.float32)
-            for m, common in zip(members, self._common)
-        ]
+    def _note_written(self, fragment=None):
+        """What the next step is to find in the parameters of a fragment, or in all."""
+        for number, written in enumerate(self._written):
+            written.note() if fragment in (None, number) else written.forget()
+
+    @torch.no_grad()
+    def _meet(self, part):
+        """Meets with the members of these numbers, and waits."""
+        members = [self._links.members[index] for index in part]
+        moved = self._moved(part)
         weight = self._weight.now()
         if self._vote.all_finite(moved if weight else [], weight):
             left_out = [torch.zeros_like(m) for m in moved] if self.local_residual and weight else None
             results = self._links.update_weights(
-                moved, self._timeout, rates=self._outer_rates(members), weight=weight, left_out=left_out
+                moved,
+                self._timeout,
+                members=members,
+                rates=self._outer_rates(members),
+                weight=weight,
+                left_out=left_out,
             )
             # Now they are the new weights, but for what nobody's push counted in.
-            self._common = [
-                old if result.absent else new
-                for old, new, result in zip(self._common, moved, results)
-            ]
+            for index, new, result in zip(part, moved, results):
+                if not result.absent:
+                    self._common[index] = new
         else:
             left_out = None
             self.skipped_rounds += 1
+            part = range(len(self._common))  # What is not finite in a part is soon not finite in all.
+        self._note_meeting()
+        if left_out is None:
+            return self._take_common(part)
+        for m, index, rest in zip(members, part, left_out):
+            m.local.copy_(torch.sub(self._common[index], rest, alpha=1 / weight))  # What was pushed is `weight` times that.
+
+    def _moved(self, part):
+        # From where each began: the common weights, rounded to the parameter's type.
+        pairs = [(self._links.members[index], self._common[index]) for index in part]
+        return [common.to(m.param.dtype).float() - m.local.to("cpu", torch.float32) for m, common in pairs]
+
+    def _note_meeting(self):
         self.meetings += 1
         self._last_meeting = self.local_steps
-        if left_out is None:
+
+    # ---- Fragments ----
+
+    @torch.no_grad()
+    def _meet_fragment(self, fragment):
+        part = self._fragments[fragment]
+        if self._streaming.delay:
+            self._send(part)
+        else:
+            self._meet(part)
+        self._note_written(fragment)
+
+    def _send(self, part):
+        """Begins an exchange of these members, which _land() ends. There is no vote: who has values that are not finite
+        pushes nothing else, so the servers' weights stay as they are, and everybody is told by the result."""
+        members = [self._links.members[index] for index in part]
+        moved, weight = self._moved(part), self._weight.now()
+        is_fit = self._vote.is_fit(moved, weight)
+        for tensor in moved if weight and not is_fit else []:
+            tensor.fill_(float("nan"))
+        left_out = [torch.zeros_like(m) for m in moved] if self.local_residual and weight else None
+        travel = _Travel(
+            part=list(part),
+            ends_at=self.local_steps + self._streaming.delay,
+            met=[m.local.detach().clone() for m in members],
+            weight=weight,
+            keeps_steps=is_fit,
+            left_out=left_out,
+        )
+        travel.exchange = self._links.begin(
+            moved, members=members, rates=self._outer_rates(members), weight=weight, left_out=left_out
+        )
+        self._travel = travel
+        self._note_meeting()
+
+    def _await(self, travel):
+        """Waits until a fragment has come. The parameters stay as they are."""
+        if travel.exchange is None:
+            return
+        exchange = travel.exchange
+        results = self._links.end(exchange, self._timeout)
+        nonfinite = [member for member, result in zip(exchange.members, results) if result.nonfinite]
+        if nonfinite and len(nonfinite) < len(results):
+            raise overflowed(nonfinite[0])
+        if not nonfinite:
+            travel.new = [
+                self._common[index] if result.absent else values
+                for index, values, result in zip(travel.part, exchange.tensors, results)
+            ]
+        travel.exchange = None
+
+    @torch.no_grad()
+    def _land(self):
+        """Merges what travels, if anything does."""
+        travel, self._travel = self._travel, None
+        if travel is None:
+            return
+        self._await(travel)
+        if travel.new is None:
+            self.skipped_rounds += 1
             return self._take_common()
-        for m, common, rest in zip(members, self._common, left_out):
-            m.local.copy_(torch.sub(common, rest, alpha=1 / weight))  # What was pushed is `weight` times that.
+        for number, (index, met) in enumerate(zip(travel.part, travel.met)):
+            self._common[index] = common = travel.new[number]
+            if travel.left_out is not None:
+                common = torch.sub(common, travel.left_out[number], alpha=1 / travel.weight)
+            local = self._links.members[index].local
+            local.copy_(self._streaming.merged(common, met, local) if travel.keeps_steps else common)
+
+    def _forget_travel(self):
+        """What is loaded takes its place."""
+        if self._travel is not None:
+            self._await(self._travel)
+        self._travel = None
+
+    def settle(self) -> None:
+        """Merges the fragment that travels; the worker calls it before it leaves the job."""
+        if self._travel is not None:
+            warnings.warn(
+                "the training has ended while a fragment of the model was on its way. It is merged now, but a model that was "
+                "saved before lacks it, and the workers' models differ: call the optimizer's synchronize() at the end of the "
+                "training, before models are saved",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            self._land()
 
     def _outer_rates(self, members):
         """What the outer step is told; servers refuse those that differ. Those of Average, Nesterov and Prox are not used."""
@@ -214,8 +372,8 @@ class LocalSteps(WrappedOptimizer):
 
     @contextlib.contextmanager
     def common_weights(self) -> Iterator[None]:
-        """A context in which the parameters are the common ones of the last meeting: to evaluate, or to
-        save, between meetings."""
+        """A context in which the parameters are the common ones of the last meeting, of each fragment's last that
+        was merged: to evaluate, or to save, between meetings."""
         own = [m.local.detach().clone() for m in self._links.members]
         self._take_common()
         try:
@@ -227,13 +385,17 @@ class LocalSteps(WrappedOptimizer):
 
     @property
     def is_together(self) -> bool:
-        """Whether all workers' replicas are equal now: the last step ended with a meeting."""
-        return self.meetings > 0 and self.local_steps == self._last_meeting
+        """Whether all workers' replicas are equal now: the last step ended with a meeting. With Streaming(...), whether
+        all have the same common weights, and nothing travels."""
+        if self.meetings == 0 or self._travel is not None:
+            return False
+        delay = self._streaming.delay if self._streaming else 0
+        return self.local_steps in (self._last_meeting, self._last_meeting + delay)
 
     @property
     def replicas_are_equal(self) -> bool:
         """Whether models are the same in all workers after a meeting."""
-        return not self.local_residual
+        return not self.local_residual and self._streaming is None
 
     def refuses_newcomers(self) -> str | None:
         """Why no worker can be taken into a job of this one, or None."""
@@ -257,23 +419,27 @@ class LocalSteps(WrappedOptimizer):
         """Goes on from another worker's handover(), right after a meeting."""
         load_exactly(self.inner, given.lent["inner"])
         self._common = [weights.clone() for weights in given.common["weights"]]
+        self._travel = None
         self.local_steps = given.common["local_steps"]
         self.meetings, self._last_meeting, self._next_meeting = given.common["meetings"]
         self.skipped_rounds = given.common["skipped_rounds"]
         self._links.step_count.ended = given.common["steps"]
         self._take_common()
-        self._written.note()
+        self._note_written()
         self._resume_check.is_settled = True
 
     @property
     def _settings(self):
-        settings = {"algorithm": "LocalSteps", "tau": repr(self.tau) if self._varies else self.tau}
+        settings = {"algorithm": "LocalSteps", "tau": self.tau if isinstance(self.tau, int) else repr(self.tau)}
         # Without it states are as they were before there was a choice.
         return {**settings, "local_residual": True} if self.local_residual else settings
 
     def comm_state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs beside this rank's model and state_dict(): residuals, steps, place
-        between meetings and common weights; of rank 0, weights and moments on the servers, too."""
+        between meetings and common weights; of rank 0, weights and moments on the servers, too. A fragment that travels
+        is waited for and saved, and not merged before its time."""
+        if self._travel is not None:
+            self._await(self._travel)
         place = {
             **saved_by(self._links.worker, self._settings),
             "local_steps": self.local_steps,
@@ -282,6 +448,8 @@ class LocalSteps(WrappedOptimizer):
         }
         if self._is_paced:
             place["durations"] = self.tau._state()
+        if self._streaming:
+            place["travel"] = _bytes_of(self._travel)
         names = [member.name for member in self._links.members]
         common = dict(zip(names, (c.clone() for c in self._common)))
         return {**place, "common": common, **self._links.state_dict(self._timeout)}
@@ -295,6 +463,8 @@ class LocalSteps(WrappedOptimizer):
         worker = self._links.worker
         state = fitting_state(state, self._settings, worker)
         last, following = _meetings_of(state)
+        travel = self._travel_of(state)
+        self._forget_travel()
         self._links.load_state_dict(state, self._timeout)
         self._links.fetch_weights(self._timeout)  # Into the replicas. A reply may have rounded them.
         self._common = [state["common"][m.name].clone() for m in self._links.members]
@@ -303,7 +473,9 @@ class LocalSteps(WrappedOptimizer):
         self.meetings = state.get("met", self._links.steps)  # Of before meetings were counted.
         if self._is_paced:
             self.tau._load(state.get("durations", []))
-        self._written.forget()  # The model may be loaded after this.
+        self._travel = travel
+        for written in self._written:
+            written.forget()  # The model may be loaded after this.
         self._resume_check.is_settled = True
         if state["size"] != worker.sharers:
             self._leave_steps_since_meeting(state["size"])
@@ -314,13 +486,15 @@ class LocalSteps(WrappedOptimizer):
         where codec schedules and the place between meetings go on. The outer step's moments begin at 0, and
         so do residuals; of a model saved between meetings, what the other workers had moved is lost.
         Collective, before any worker steps."""
+        self._forget_travel()
         step = self._links.step_of_first(step_to_resume_at(self.inner, step))
-        meetings = self.meetings = step // (self.tau.least if self._varies else self.tau)
-        self._links.resume_weights_at(meetings, self._timeout)
+        tau = self.tau.least if self._varies else self.tau.tau if self._streaming else self.tau
+        self.meetings = step // (tau if self._varies else self._gap)
+        self._links.resume_weights_at(step // tau, self._timeout)
         self._begin_at_parameters()
         self.local_steps = self._last_meeting = self._next_meeting = step
         self._resume_check.is_settled = True
-        if not self._varies and step % self.tau:
+        if not self._varies and self._streaming is None and step % self.tau:
             warnings.warn(
                 f"step {step} is {step % self.tau} steps after a meeting (tau={self.tau}): what the other workers "
                 "had moved since then is not in this model and is left out. Save comm_state_dict() too, or "
@@ -333,6 +507,10 @@ class LocalSteps(WrappedOptimizer):
         """What other workers have moved by themselves is nobody's here."""
         lost = self.local_steps - self._last_meeting
         self.local_steps = self._next_meeting = self._last_meeting
+        if self._travel is not None and self._travel.new is not None:
+            for index, new in zip(self._travel.part, self._travel.new):
+                self._common[index] = new
+        self._travel = None
         self._take_common()
         if self.local_residual:
             warnings.warn(
@@ -341,7 +519,15 @@ class LocalSteps(WrappedOptimizer):
                 RuntimeWarning,
                 stacklevel=3,
             )
-        if lost:
+        if self._streaming:
+            warnings.warn(
+                f"{saved_size} workers saved, and there are {self._links.worker.sharers} now: all go on from the common weights, "
+                "without the steps that each worker has made since a fragment's last meeting. Call the optimizer's "
+                "synchronize() before such a save to lose none",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+        elif lost:
             warnings.warn(
                 f"{saved_size} workers saved {lost} steps after their last meeting, and there are "
                 f"{self._links.worker.sharers} now: those steps are left out, and all go on from that "
@@ -351,15 +537,41 @@ class LocalSteps(WrappedOptimizer):
                 stacklevel=3,
             )
 
+    def _travel_of(self, state):
+        """The _Travel of a saved state, or None; InvalidArgument where it does not fit."""
+        saved = state.get("travel")
+        if saved is None:
+            return None
+        try:
+            travel = _Travel(**torch.load(io.BytesIO(saved), map_location="cpu", weights_only=True))
+            shapes = [self._links.members[index].shape for index in travel.part]
+            arrays = [array for array in (travel.met, travel.new, travel.left_out) if array is not None]
+            fits = travel.part in self._fragments and all([one.shape for one in array] == shapes for array in arrays)
+            fits = fits and state["local_steps"] < travel.ends_at == state["meetings"][0] + self._streaming.delay
+        except Exception as error:
+            raise InvalidArgument(f"the state's fragment that travels cannot be read: {error!r}") from error
+        if not fits:
+            raise InvalidArgument(
+                f"the state's fragment that travels is of parameters {travel.part} and to be merged after step "
+                f"{travel.ends_at}, which is none of this model at step {state['local_steps']} with {self.tau}"
+            )
+        travel.met = [values.to(self._links.members[index].local) for index, values in zip(travel.part, travel.met)]
+        return travel
+
     def close(self) -> None:
         """Frees the parameters' names for another optimizer, which begins anew, and gives back what both ends
-        remember."""
-        self._links.release()
+        remember. A fragment that travels is merged before."""
+        try:
+            self.settle()
+        finally:
+            self._travel = None
+            self._links.release()
 
     @torch.no_grad()
-    def _take_common(self):
-        for m, common in zip(self._links.members, self._common):
-            m.local.copy_(common)
+    def _take_common(self, part=None):
+        """Of the members of these numbers, or of all."""
+        for index in range(len(self._common)) if part is None else part:
+            self._links.members[index].local.copy_(self._common[index])
 
 
 def _check_has_own_rate(outer):
@@ -378,6 +590,33 @@ def _check_feeds_nothing_back(links):
                 f"push={options.push!r} keeps what it leaves out beside the weights, and local_residual=True in them; "
                 "write the codec without ef(...)"
             )
+
+
+def _check_keeps_residuals(streaming):
+    if streaming is not None and streaming.merge != "shift":
+        raise InvalidArgument(
+            f"merge={streaming.merge!r} would mix what local_residual=True keeps in a worker's weights with the common ones: "
+            "take merge='shift', or push=\"ef(...)\" without local_residual"
+        )
+
+
+def _differing_tau(worker, mine, theirs, root):
+    if mine == theirs:
+        return None
+    return InvalidArgument(
+        f"worker {worker.rank} has tau={mine[0]} and worker {root} has {theirs[0]}: fragments meet, and are merged, in the "
+        "same way in all workers"
+    )
+
+
+def _bytes_of(travel):
+    """Without a shape, as torch.distributed.checkpoint loads it into a state of which nothing travels."""
+    if travel is None:
+        return None
+    buffer = io.BytesIO()
+    tensors = {"met": [values.to("cpu") for values in travel.met], "new": travel.new, "left_out": travel.left_out}
+    torch.save({**vars(travel), **tensors}, buffer)
+    return buffer.getvalue()
 
 
 def _meetings_of(state):

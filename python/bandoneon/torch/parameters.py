@@ -3,6 +3,7 @@
 import gc
 import weakref
 from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 
@@ -97,6 +98,15 @@ class Member:
     def facts(self):
         """What a saved state must have been saved under, too."""
         return {**asdict(self.options), "rule": self.terms.rule}
+
+
+class Exchange(NamedTuple):
+    """An exchange that has begun, of some members. What is in its memories goes to the tensors when it has come."""
+
+    members: list[Member]
+    tickets: list[int]
+    memories: list[Any]  # of the tensors, and then of what pushes leave out; None where there is none
+    tensors: list[Any]
 
 
 class _Owners:
@@ -324,27 +334,41 @@ class ParameterSet:
             return host_zeros(member.shape)
         return self.dense(member, grad).to("cpu", torch.float32)
 
-    @torch.no_grad()
     def exchange(
-        self, tensors, timeout=None, *, rates=None, absent=None, left_out=None, weight=1.0
+        self,
+        tensors,
+        timeout=None,
+        *,
+        members=None,
+        rates=None,
+        absent=None,
+        left_out=None,
+        weight=1.0,
     ):
         """Replaces the tensors, one a member and like its parameter, by the workers' means, or by the
         weights where the servers hold them; the Results. Returns when all have come; NaN where a
         worker's values, or their sum, were not finite.
 
-        rates: learning rates; absent: whether there is nothing to send; left_out: contiguous float32
-        tensors for what the codecs leave out of this push. One a member each. weight: of this worker's
-        tensors in the means; with 0 all are absent.
+        members: of which the tensors are; by default all. rates: learning rates; absent: whether there is nothing
+        to send; left_out: contiguous float32 tensors for what the codecs leave out of this push. One a
+        member each. weight: of this worker's tensors in the means; with 0 all are absent.
 
         DeadlineExceeded says who is missing, and is the end: FailedPrecondition from then on.
         """
+        how = dict(members=members, rates=rates, absent=absent, left_out=left_out, weight=weight)
+        return self.end(self.begin(tensors, **how), timeout)
+
+    @torch.no_grad()
+    def begin(self, tensors, *, members=None, rates=None, absent=None, left_out=None, weight=1.0):
+        """Begins an exchange(), which end() waits for; nobody writes to the tensors in between."""
         self.check_open()
-        for member, tensor in zip(self.members, tensors):
+        members = self.members if members is None else members
+        for member, tensor in zip(members, tensors):
             member.check(tensor)
         with self._exchange_guard.exchange():
-            return self._exchange(tensors, timeout, rates, absent, left_out, weight)
+            return self._begin(members, tensors, rates, absent, left_out, weight)
 
-    def _exchange(self, tensors, timeout, rates, absent, left_out, weight):
+    def _begin(self, members, tensors, rates, absent, left_out, weight):
         nothing = [None] * len(tensors)
         program_steps = self.step_count.program_steps
         # What is left out of a push is kept for tensors of the host alone.
@@ -362,32 +386,37 @@ class ParameterSet:
                 left_out=None if rest is None else rest.data_ptr(),
             )
             for m, rate, is_absent, rest in zip(
-                self.members, rates or nothing, absent or nothing, rests
+                members, rates or nothing, absent or nothing, rests
             )
         ]
         for push, memory, rest in zip(pushes, memories, rests):
             fill(push, memory)
             push.keep = memory, rest
         tickets, error = self.worker.push_all(pushes)
-        if error is None:
-            results, error = self.worker.wait_all(tickets, timeout, streams_for(memories))
         if error is not None:
             raise of_exchange(error)
-        for memory, tensor in zip(memories + rests, list(tensors) + list(left_out or nothing)):
-            if memory is not None:
-                copy_back(memory, tensor)
+        return Exchange(members, tickets, memories + rests, list(tensors) + list(left_out or nothing))
+
+    @torch.no_grad()
+    def end(self, exchange, timeout=None):
+        """Waits for what begin() has begun: the Results, as exchange() has them."""
+        with self._exchange_guard.exchange():
+            streams = streams_for(exchange.memories[: len(exchange.tickets)])
+            results, error = self.worker.wait_all(exchange.tickets, timeout, streams)
+            if error is not None:
+                raise of_exchange(error)
+            for memory, tensor in zip(exchange.memories, exchange.tensors):
+                if memory is not None:
+                    copy_back(memory, tensor)
         return results
 
-    def update_weights(self, tensors, timeout=None, **facts):
+    def update_weights(self, tensors, timeout=None, *, members=None, **facts):
         """exchange() of what is known to be finite in all workers, for the servers' new weights."""
-        results = self.exchange(tensors, timeout, **facts)
-        for member, result in zip(self.members, results):
+        members = self.members if members is None else members
+        results = self.exchange(tensors, timeout, members=members, **facts)
+        for member, result in zip(members, results):
             if result.nonfinite:
-                raise OutOfRange(
-                    f"the sum of what the workers pushed of {member.name!r} overflowed float32; start "
-                    "again from a checkpoint with a lower learning rate",
-                    tensor=member.name,
-                )
+                raise overflowed(member)
         return results
 
     @torch.no_grad()
@@ -570,6 +599,15 @@ class ParameterSet:
             group=terms.group,
             rule=terms.rule,
         )
+
+
+def overflowed(member):
+    """The error of a sum that was not finite although all that was pushed was."""
+    return OutOfRange(
+        f"the sum of what the workers pushed of {member.name!r} overflowed float32; start "
+        "again from a checkpoint with a lower learning rate",
+        tensor=member.name,
+    )
 
 
 def check_weights_fit_float32(named, owner):

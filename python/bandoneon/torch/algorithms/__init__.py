@@ -26,6 +26,7 @@ from .onebit_adam import OneBitAdam
 from .outer_steps import Average, Nesterov, Prox, SignMomentum, SlowMo
 from .pace import Pace
 from .qsr import QSR
+from .streaming import Streaming
 
 __all__ = [
     "AUCLoss",
@@ -47,6 +48,7 @@ __all__ = [
     "QSR",
     "SignMomentum",
     "SlowMo",
+    "Streaming",
     "expand",
     "masked",
     "micro_batches",
