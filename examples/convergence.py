@@ -71,7 +71,7 @@ def methods_of(options):
     if not options.quick:
         return methods
     # Methods that differ in length alone would be the same, and those that meet more or less often nearly so.
-    different = {str({**m.describe(), "tau": None}): m for m in reversed(methods)}
+    different = {str({**m.describe(), "tau": None, "delay": None}): m for m in reversed(methods)}
     return [m for m in methods if m in different.values()]
 
 

@@ -175,6 +175,11 @@ def growing_steps(run, rule, least, most, **settings):
     return local_steps(run, rule, tau, **settings)
 
 
+def streaming_steps(run, rule, tau, fragments, delay, **settings):
+    """The model meets in fragments, which travel while the workers step on."""
+    return local_steps(run, rule, bdn.algorithms.Streaming(tau, fragments, delay), **settings)
+
+
 def cser(run, rule, block=BLOCK, **settings):
     named = run.model.named_parameters()
     return bdn.algorithms.CSER(rule.make(run), named, block=block, worker=run.worker, **settings)
@@ -226,6 +231,7 @@ LOCAL = "local steps of AdamW"
 LOCAL_24 = "local steps of AdamW, tau = 24"
 UPLINKS = "sign momentum, compressed uplink"
 LOCAL_SHORT = "local steps of Muon, a short run"
+STREAMING = "streaming local steps of Muon, a short run"
 LOCAL_SHORT_ADAMW = "local steps of AdamW, a short run"
 LOCAL_KEPT = "local steps of Muon, a short run, other momentum and residuals"
 LOCAL_MEDIUM = "local steps, 2,400 steps"
@@ -325,6 +331,7 @@ _lion = _methods(SIGNS, DENSE_LION, LION, in_step, dense=DENSE_SHORT)
 _demo = _methods(DECOUPLED, DENSE_ADAMW, DEMO, in_step, dense=DENSE_SHORT)
 _local_adamw_short = _methods(LOCAL_SHORT_ADAMW, DENSE_ADAMW, ADAMW, local_steps, dense=DENSE_SHORT)
 _local_muon_short = _methods(LOCAL_SHORT, DENSE_ADAMW, MUON, local_steps, dense=DENSE_SHORT)
+_streaming_muon_short = _methods(STREAMING, DENSE_ADAMW, MUON, streaming_steps, dense=DENSE_SHORT)
 _kept_muon_short = _methods(LOCAL_KEPT, DENSE_ADAMW, MUON, local_steps, dense=DENSE_SHORT)
 _shorter_muon_short = _methods(LOCAL_KEPT, DENSE_ADAMW, SHORTER_MUON, local_steps, dense=DENSE_SHORT)
 DENSE_MEDIUM = DENSE_ADAMW_MEDIUM, DENSE_MUON_MEDIUM
@@ -407,6 +414,18 @@ def _by_tau_and_codec(rule, method):
     return [
         method(f"{rule}, tau = {tau}, {name}", tau=tau, **AVERAGE, **links)
         for tau in (1, 2, 4, 8, 12, 16, 24)
+        for name, links in UPDATE_CODECS.items()
+    ]
+
+
+def _in_fragments(method, fragments, settings):
+    """Averaging by each codec, in so many fragments; settings: (tau, delay)."""
+    return [
+        method(
+            f"Muon, tau = {tau}, {fragments} fragments, delay {delay}, {name}",
+            **dict(tau=tau, fragments=fragments, delay=delay, **AVERAGE, **links),
+        )
+        for tau, delay in settings
         for name, links in UPDATE_CODECS.items()
     ]
 
@@ -570,6 +589,7 @@ METHODS = [
     _local_muon_short("Muon, tau = 8, Nesterov, fp32", tau=8, **DILOCO),
     _local_muon_short("Muon, tau = 8, Nesterov, twobit(64)", tau=8, **DILOCO, **TWOBIT_UPDATES),
     _growing_muon("Muon, growing tau, twobit(64)", least=4, most=16, **AVERAGE, **TWOBIT_UPDATES),
+    *_in_fragments(_streaming_muon_short, 4, ((8, 1), (24, 4))),
     *_kept(_kept_muon_short, ((4, TWO), (8, TWO), (12, ONE))),
     _kept_muon_short("Muon, tau = 2, two and one bit, local residual", tau=2, **AVERAGE, **TWO_AND_ONE_KEPT),
     _shorter_muon_short("Muon, momentum 0.9, tau = 2, two and one bit, local residual", tau=2, **AVERAGE, **TWO_AND_ONE_KEPT),

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 import bandoneon
+import bandoneon.torch as bdn
 from gpt import GPT, load_text, rate, sample
 
 WORKERS = 4
@@ -150,6 +151,8 @@ def train_rank(task, method, run, curve):
         optimizer.zero_grad()
         run.model.loss(task.batch(run.scale, generator)).backward()
         optimizer.step()
+    if isinstance(getattr(optimizer, "tau", None), bdn.algorithms.Streaming):
+        optimizer.synchronize()  # Fragments have met at different steps, and one may travel.
     return judge(task, run, optimizer, run.steps, curve)
 
 
