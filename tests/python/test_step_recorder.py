@@ -84,6 +84,10 @@ class Ways:
         named, outer = model.named_parameters(), bdn.algorithms.Average()
         return model, bdn.LocalSteps(self._inner(model), named, tau=2, outer=outer, worker=worker)
 
+    def Streaming(self, worker, model):
+        tau, outer = bdn.algorithms.Streaming(4, fragments=2, delay=1), bdn.algorithms.Average()
+        return model, bdn.LocalSteps(self._inner(model), model, tau=tau, outer=outer, worker=worker)
+
     def ServerOptimizer(self, worker, model):
         return model, bdn.ServerOptimizer(self._inner(model), model.named_parameters(), worker=worker)
 
@@ -118,6 +122,7 @@ class Ways:
 WAITS = {
     "DistributedOptimizer": (1, 1, 1),
     "LocalSteps": (2, 0, 2),
+    "Streaming": (0, 1, 0),  # It meets in every second step, too, and waits in the one behind it.
     "ServerOptimizer": (2, 2, 2),
     "DDPState": (1, 1, 1),
     "CSER": (2, 1, 2),
@@ -163,7 +168,7 @@ def exchanging_classes():
 
 
 def test_every_class_that_exchanges_is_tried():
-    assert exchanging_classes() | {"DistributedOptimizer"} == set(WAITS)
+    assert exchanging_classes() | {"DistributedOptimizer", "Streaming"} == set(WAITS)
 
 
 @pytest.mark.parametrize("way", WAITS)

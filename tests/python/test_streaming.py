@@ -12,7 +12,18 @@ import bandoneon.torch as bdn
 from bandoneon.torch import sharded
 from bandoneon.torch.algorithms.streaming import fragments_of
 from cluster_helpers import fill, linked, loss_of, make_batch, recorded_pushes, run_job
-from reference_helpers import SETTINGS, SHAPES, WORKERS, Quadratic, assert_close, assert_same_bits, links, run_ranks, values
+from reference_helpers import (
+    SETTINGS,
+    SHAPES,
+    WORKERS,
+    Quadratic,
+    assert_close,
+    assert_same_bits,
+    distance,
+    links,
+    run_ranks,
+    values,
+)
 
 Streaming = bdn.algorithms.Streaming
 # Of the problem's parameters, of 96, 40 and 25 elements.
@@ -703,3 +714,125 @@ def test_words_of_torchft_are_answered():
     for word in ("fragment_sync_delay", "fragment_update_alpha", "model_fragments"):
         with pytest.raises(TypeError, match=rf"LocalSteps\(\) has no argument '{word}': .*Streaming\("):
             bdn.LocalSteps(inner, model, tau=4, outer=bdn.algorithms.Nesterov(), **{word: 1})
+
+
+# ---- What users of other libraries have met ----
+
+
+@pytest.mark.parametrize(
+    "streaming, outer, options, lr, steps",
+    [
+        (Streaming(6, 3, 1), bdn.algorithms.Average(), dict(push="int8"), 0.05, 400),
+        (Streaming(4, 2, 1), bdn.algorithms.Average(), dict(push="ef(topk(ratio=0.25))"), 0.05, 800),
+        (Streaming(4, 1, 3), bdn.algorithms.Average(), dict(pull="delta(int4(group=32))"), 0.05, 400),
+        (Streaming(6, 2, 2), bdn.algorithms.Nesterov(momentum=0.7), dict(push="int8"), 0.03, 400),
+        (Streaming(6, 3, 1), bdn.algorithms.SignMomentum(beta1=0.6, beta2=0.8, decay=0), {}, 0.08, 800),
+    ],
+    ids=["average", "topk", "delayed", "nesterov", "sign"],
+)
+def test_it_reaches_the_optimum(streaming, outer, options, lr, steps):
+    """An outer step in the direction of what was moved would go away from it."""
+
+    def look(optimizer, params):
+        if optimizer.local_steps == steps:
+            optimizer.synchronize()
+        return values(params) if optimizer.local_steps == steps else None
+
+    problem = Quadratic()
+    make = local(streaming, outer, **options)
+    ends = [seen[-1] for seen in run_ranks(problem, make, steps, lambda t: lr * (1 - (t - 1) / steps), look=look)]
+    assert_same_bits(ends)
+    assert distance(ends[0], problem.optimum()) < 0.05 < 3 < distance(problem.start, problem.optimum())
+
+
+@pytest.mark.parametrize("merge", ["shift", 0.5])
+def test_one_worker_alone_averages_with_nobody(merge):
+    problem = Quadratic()
+    ranks = run_ranks(problem, local(Streaming(6, 3, 1, merge)), 20, falling, workers=1)
+    params = problem.parameters()
+    plain = torch.optim.SGD(params.values(), RATE)
+    for t in range(1, 21):
+        plain.param_groups[0]["lr"] = falling(t)
+        model = [p.detach().numpy() for p in params.values()]
+        for param, grad in zip(params.values(), problem.gradient(0, t, model)):
+            param.grad = torch.from_numpy(grad)
+        plain.step()
+        if merge == "shift":
+            assert_close(ranks[0][t - 1], values(params))
+    assert merge == "shift" or not np.allclose(ranks[0][-1][0], values(params)[0])
+
+
+class Odd(torch.nn.Module):
+    """Tensors of 0 to 4 dimensions, a tied weight, and one that is frozen."""
+
+    def __init__(self, seed):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.empty(()))
+        self.filter = torch.nn.Conv2d(2, 3, 3, padding=1)
+        self.first = torch.nn.Linear(12, 12, bias=False)
+        self.second = torch.nn.Linear(12, 12, bias=False)
+        self.second.weight = self.first.weight
+        self.frozen = torch.nn.Linear(12, 12)
+        fill(self, seed)
+        self.frozen.requires_grad_(False)
+
+    def forward(self, x):
+        x = self.filter(x).flatten(1)[:, :12]
+        return self.scale * self.frozen(self.second(torch.tanh(self.first(x))))
+
+
+def odd_training(worker, steps, **options):
+    """Models that begin differently; two groups, of which one has another rate."""
+    model = Odd(worker.rank)
+    groups = [{"params": [model.scale, *model.filter.parameters()]}, {"params": [model.first.weight, *model.frozen.parameters()], "lr": 0.01}]
+    inner = torch.optim.AdamW(groups, 0.02)
+    optimizer = bdn.LocalSteps(inner, model, tau=Streaming(8, 4, 1), outer=bdn.algorithms.SignMomentum(), worker=worker, **linked(**options))
+    step_odd(worker, model, optimizer, range(steps))
+    return model, optimizer
+
+
+def step_odd(worker, model, optimizer, steps):
+    for step in steps:
+        optimizer.zero_grad()
+        x = torch.randn(3, 2, 4, 4, generator=torch.Generator().manual_seed(10 * step + worker.rank))
+        model(x).square().sum().backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("push", ["none", "int4", "ef(onebit(block=32))", "ef(topk(ratio=0.1))"])
+def test_tensors_of_any_shape_tied_and_frozen_ones_and_several_groups(push):
+    def job(worker):
+        model, optimizer = odd_training(worker, 17, push=push)
+        assert (optimizer.meetings, optimizer.local_steps) == (8, 17)
+        assert model.first.weight is model.second.weight
+        optimizer.synchronize()
+        return [p.detach().numpy().copy() for p in model.parameters()]
+
+    ranks = run_job(job, **SETTINGS)
+    assert_same_bits(ranks)
+    frozen = [p.detach().numpy() for p in Odd(0).frozen.parameters()]
+    for mine, first in zip(ranks[0][-2:], frozen):
+        np.testing.assert_allclose(mine, first * np.ones_like(first), rtol=0.05, atol=0.05)  # Only decay moves it.
+
+
+@pytest.mark.parametrize("steps", [3, 5, 6])
+def test_files_saved_while_a_fragment_travels_go_on_with_the_same_bits(tmp_path, steps):
+    """Of a model with a tied weight."""
+    path = tmp_path / "checkpoint"
+
+    def whole(worker):
+        model, optimizer = odd_training(worker, steps, push="ef(onebit(block=32))")
+        bdn.save(path, {"model": model, "optimizer": optimizer}, worker=worker)
+        step_odd(worker, model, optimizer, range(steps, 14))
+        optimizer.synchronize()
+        return [p.detach().numpy().copy() for p in model.parameters()]
+
+    def resumed(worker):
+        model, optimizer = odd_training(worker, 0, push="ef(onebit(block=32))")
+        bdn.load(path, {"model": model, "optimizer": optimizer}, worker=worker)
+        assert (optimizer._travel is None) == (steps % 2 == 1)
+        step_odd(worker, model, optimizer, range(steps, 14))
+        optimizer.synchronize()
+        return [p.detach().numpy().copy() for p in model.parameters()]
+
+    assert_same_bits(run_job(whole, **SETTINGS) + run_job(resumed, **SETTINGS))

@@ -15,6 +15,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully
 import bandoneon
 import bandoneon.torch as bdn
 from bandoneon.torch import algorithms, sharded
+from bandoneon.torch.algorithms.streaming import fragments_of
 from bandoneon.torch.comm_state import CommState
 
 STEPS = 6
@@ -433,6 +434,9 @@ class Local(Case):
             for rank in self.mesh.mesh[number].tolist():
                 (loss_of(plain, batch(rank, step)) / 2).backward()
             optimizer.step()
+        self.average(step)
+
+    def average(self, step):
         if step % 2 == 1:
             with torch.no_grad():
                 for both in zip(*(plain.parameters() for plain in self.plains)):
@@ -440,6 +444,43 @@ class Local(Case):
                     for param in both:
                         param.copy_(mean)
         self.plain = self.plains[0]
+
+
+class Streaming(Local):
+    """LocalSteps over shards that meet in fragments: each island's weights are those of a whole replica, by plain torch."""
+
+    def __init__(self, mesh):
+        super().__init__(mesh)
+        self.optimizer.close()
+        inner = torch.optim.SGD(self.model.parameters(), lr=0.05)
+        tau = algorithms.Streaming(4, fragments=2, delay=1)
+        self.optimizer = bdn.LocalSteps(inner, self.model, tau=tau, outer=algorithms.Average(), worker=self.island)
+        self.parts = fragments_of(self.plains[0].named_parameters(), 2)
+        self.travel = None
+
+    def average(self, step):
+        both = [list(plain.parameters()) for plain in self.plains]
+        with torch.no_grad():
+            if self.travel is not None:
+                for own, met in zip(both, self.travel[1]):
+                    for index, before, other in zip(self.travel[0], met, self.travel[2]):
+                        own[index].add_(other - before)
+                self.travel = None
+            if step % 2 == 1:
+                part = self.parts[(step + 1) // 2 % 2]
+                met = [[own[index].clone() for index in part] for own in both]
+                self.travel = part, met, [(one + other) / 2 for one, other in zip(*met)]
+        self.plain = self.plains[self.mesh.get_coordinate()[0]]
+
+    def check(self):
+        super().check()
+        self.average(0)
+        with torch.no_grad():
+            for one, other in zip(*(plain.parameters() for plain in self.plains)):
+                one.copy_((one + other) / 2)
+        self.plain = self.plains[0]
+        self.optimizer.synchronize()
+        super().check()
 
 
 class Tensors(Case):
@@ -602,6 +643,7 @@ CASES = {
     "islands of one": lambda mesh: Case(init_device_mesh("cpu", (4, 1), mesh_dim_names=("island", "shard"))),
     "half": lambda mesh: Half.__new__(Half).of(mesh),
     "local steps": Local,
+    "streaming local steps": Streaming,
     "tensor parallel": Tensors,
     "three dimensions": lambda mesh: Tensors(
         init_device_mesh("cpu", (2, 1, 2), mesh_dim_names=("island", "shard", "tensor"))
