@@ -63,8 +63,11 @@ SCHEMES = rows("common/transport/transport_factory.cc", r'Row\{"(\w+)", Make\w+'
 COMMANDS = [name for name in rows("cli/main.cc", r'\{\s*"([\w -]+)",\s*\w+Command\}', "Command}")
             if not name.endswith("worker")]  # those are for the benchmarks, not for people
 SETTINGS = re.findall(r'\{\s*"([\w-]+)",\s*"', text_of("common/cluster/settings.cc"))
-# QSR, Pace and the outer steps, which are update rules, are of LocalSteps.
-OF_LOCAL_STEPS = ["QSR", "Pace", *re.findall(r"^class (\w+)", text_of("python/bandoneon/torch/algorithms/outer_steps.py"), re.MULTILINE)]
+# QSR, Pace, Streaming and the outer steps, which are update rules, are of LocalSteps.
+OF_LOCAL_STEPS = [
+    *("QSR", "Pace", "Streaming"),
+    *re.findall(r"^class (\w+)", text_of("python/bandoneon/torch/algorithms/outer_steps.py"), re.MULTILINE),
+]
 LOSSES = re.findall(r"^class ([A-Z]\w+)", text_of("python/bandoneon/torch/algorithms/auc_loss.py"), re.MULTILINE)
 PLANS = ["ExpertPlan"]
 ALGORITHMS = [name for name in re.findall(r'"(\w+)",', enclosed("python/bandoneon/torch/algorithms/__init__.py", "__all__ = [", "]"))
