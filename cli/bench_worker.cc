@@ -223,12 +223,7 @@ class BenchWorker {
   }
 
  private:
-  Json Stats() const {
-    std::string text(bdn_stats_json(worker_, nullptr, 0), '\0');
-    text.resize(std::min(bdn_stats_json(worker_, text.data(), text.size()), text.size()));
-    while (!text.empty() && text.back() == '\0') text.pop_back();
-    return Json::parse(text);
-  }
+  Json Stats() const { return Json::parse(StatsOf(worker_)); }
 
   // Returns a hash of the bits of all results, by which workers are compared.
   uint64_t Hash() const {

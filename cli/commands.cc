@@ -47,6 +47,18 @@ absl::Status LastError(int code) {
   return absl::Status(static_cast<absl::StatusCode>(code), bdn_last_error());
 }
 
+std::string StatsOf(bdn_worker* worker) {
+  // Counters that grow meanwhile may take more digits than when the size was asked for.
+  std::string text;
+  size_t needed = bdn_stats_json(worker, nullptr, 0);
+  while (needed > text.size()) {
+    text.assign(needed, '\0');
+    needed = bdn_stats_json(worker, text.data(), text.size());
+  }
+  text.resize(needed == 0 ? 0 : needed - 1);  // without the final NUL
+  return text;
+}
+
 int UsageError(const std::string& command, const absl::Status& status) {
   fprintf(stderr, "bandoneon %s: %s\nSee bandoneon %s --help.\n", command.c_str(),
           std::string(status.message()).c_str(), command.c_str());

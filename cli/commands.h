@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "cli/command_flags.h"
 #include "cli/process_group.h"
+#include "worker/c_api/bandoneon.h"
 
 // The commands. Each gets the arguments behind its name and returns the exit code of the process.
 
@@ -27,6 +28,7 @@ int ServerCommand(Arguments args);
 int WorkerCommand(Arguments args);
 int StatusCommand(Arguments args);
 int DoctorCommand(Arguments args);
+int CheckCommand(Arguments args);
 int RecipesCommand(Arguments args);
 int RowsExportCommand(Arguments args);
 int RowsStatCommand(Arguments args);
@@ -36,8 +38,8 @@ int BenchCodecsCommand(Arguments args);
 int CertsInitCommand(Arguments args);
 int CertsIssueCommand(Arguments args);
 int CertsShowCommand(Arguments args);
-int TraceMergeCommand(Arguments args);
 int TraceDumpCommand(Arguments args);
+int TraceMergeCommand(Arguments args);
 int TraceExplainCommand(Arguments args);
 int TraceHangCommand(Arguments args);
 int ReplayCommand(Arguments args);
@@ -70,6 +72,8 @@ std::string TokenHint(const CommandFlags& flags, const absl::Status& refusal);
 // Asks the scheduler for the job's status, which comes as bdn_status_json has it.
 absl::StatusOr<std::string> AskScheduler(const std::vector<std::string>& settings,
                                          double timeout_seconds);
+// Returns the statistics of a worker as bdn_stats_json has them; empty where there are none.
+std::string StatsOf(bdn_worker* worker);
 // Returns the last failure of the C API on this thread.
 absl::Status LastError(int code);
 

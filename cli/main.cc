@@ -17,9 +17,10 @@ constexpr char kHelp[] =
     "  worker           the daemon that takes part for a host's processes: bandoneon-worker\n"
     "  status           show the nodes of a running job\n"
     "  doctor           say what is wrong with this machine, or the way to a job\n"
+    "  check            a job's program that measures its links and machines before a training\n"
     "  recipes          list the recipes of bandoneon.torch: which setting for which network\n"
-    "  trace merge      make one timeline of a job's recordings, for ui.perfetto.dev\n"
     "  trace dump       get the latest recordings of a job that runs, from its scheduler\n"
+    "  trace merge      make one timeline of a job's recordings, for ui.perfetto.dev\n"
     "  trace explain    say where the time of a job's steps went, and why slow ones were slow\n"
     "  trace hang       say whom all wait for, in a job that runs or where its recordings end\n"
     "  replay           say what a step of a recorded job would take with other settings\n"
@@ -52,10 +53,11 @@ constexpr Command kCommands[] = {
     {"worker", WorkerCommand},
     {"status", StatusCommand},
     {"doctor", DoctorCommand},
+    {"check", CheckCommand},
     {"recipes", RecipesCommand},
+    {"trace dump", TraceDumpCommand},
     {"trace merge", TraceMergeCommand},
     {"trace explain", TraceExplainCommand},
-    {"trace dump", TraceDumpCommand},
     {"trace hang", TraceHangCommand},
     {"replay", ReplayCommand},
     {"tune", TuneCommand},

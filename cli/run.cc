@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <span>
+#include <string_view>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -13,6 +15,7 @@
 #include "cli/commands.h"
 #include "cli/guardian.h"
 #include "cli/local_job.h"
+#include "cli/own_command.h"
 #include "cli/plan_file.h"
 #include "cli/tcp_probe.h"
 #include "replay/replay_settings.h"
@@ -37,6 +40,8 @@ constexpr Flag kFlags[] = {
     {"provider", 0, "NAME", "libfabric's, for --transport rdma, e.g. verbs;ofi_rxm or tcp;ofi_rxm"},
     {"http-listen", 0, "HOST:PORT", "a page for browsers that shows the job, e.g. 127.0.0.1:0"},
     {"plan", 0, "FILE", "settings that `bandoneon tune` has written; options and --set go before"},
+    {"check", 0, nullptr,
+     "measure links and machines first; start nothing where that finds an error"},
     {"seed", 0, "NUMBER", "seed of every random draw of the run"},
     {"set", 0, "NAME=VALUE", "any other setting of scheduler, servers and workers; repeatable"},
     {"min-workers", 0, "COUNT", "the job goes on while so many workers are left; 0: all [0]"},
@@ -91,7 +96,13 @@ constexpr char kUsageText[] =
     "be set up: ssh asks nothing. Other hosts are served only with --set tls-ca=, tls-cert= and "
     "tls-key=, or,\n"
     "on a network that nobody else reads, --set insecure=true. When a connection ends, so do its "
-    "workers.\n";
+    "workers.\n"
+    "\n"
+    "With --check a job with the same settings runs `bandoneon check` first: each pair of a worker "
+    "and a\n"
+    "server, all at once, each machine. The program is started unless that ends with an error, "
+    "whose code this\n"
+    "command then returns. With --hosts each host has one worker in the check.\n";
 
 constexpr char kExamples[] =
     "  bandoneon run -n 2 -s 2 -- python train.py\n"
@@ -103,6 +114,7 @@ constexpr char kExamples[] =
     "  bandoneon run -n 2 -s 2 --restarts 3 -- python train.py   # survives lost daemons\n"
     "  bandoneon run -n 3 -s 2 --min-workers=1 --restarts 9 -- ./train   # and lost workers\n"
     "  bandoneon run --ssh a:2,b:2 -s 2 --set insecure=true -- python train.py\n"
+    "  bandoneon run --ssh a:2,b:2 -s 2 --set insecure=true --check -- python train.py\n"
     "  bandoneon run --plan plan.json -n 4 -- python train.py   # as `bandoneon tune` has found\n"
     "  bandoneon run -n 4 -s 2 --seed 7 --set threads=1 --set lease-timeout=10s -- ./train\n";
 
@@ -303,6 +315,61 @@ void SayWhoWasWaitedFor(LocalJob* job, const Variables& settings) {
   }
 }
 
+// Settings that a check goes without, as it would leave files for the job or share its ports, and
+// as it needs all nodes.
+constexpr std::string_view kNotOfChecks[] = {
+    "trace",       "recorder-dir", "journal",         "metrics-file",      "history-file",
+    "http-listen", "min-workers",  "partition-bytes", "min-compress-bytes"};
+constexpr const char* kVariablesNotOfChecks[] = {"BANDONEON_TRACE",        "BANDONEON_RECORDER_DIR",
+                                                 "BANDONEON_JOURNAL",      "BANDONEON_METRICS_FILE",
+                                                 "BANDONEON_HISTORY_FILE", "BANDONEON_HTTP_LISTEN",
+                                                 "BANDONEON_MIN_WORKERS"};
+// Options that it goes without, for the same reasons, or that are given anew.
+constexpr std::string_view kOptionsNotOfChecks[] = {
+    "check", "hosts", "procs-per-host", "workers", "http-listen", "min-workers", "set", "restarts"};
+
+// Returns the command line of the check of a job: the job's own, with another program.
+std::vector<std::string> CheckCommandLine(const CommandFlags& flags, const JobOptions& options) {
+  const auto is_among = [](std::string_view name, std::span<const std::string_view> names) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  std::vector<std::string> argv = {"bandoneon", "run"};
+  for (const Flag& flag : kFlags) {
+    if (is_among(flag.name, kOptionsNotOfChecks)) continue;
+    for (const std::string& value : flags.All(flag.name)) {
+      argv.push_back(absl::StrCat("--", flag.name, "=", value));
+    }
+  }
+  if (options.remote.empty()) {
+    // A host's daemon is one worker of its job.
+    argv.push_back(absl::StrCat("--workers=", options.hosts > 0 ? options.hosts : options.workers));
+  }
+  for (const std::string& setting : flags.All("set")) {
+    if (is_among(setting.substr(0, setting.find('=')), kNotOfChecks)) continue;
+    argv.push_back(absl::StrCat("--set=", setting));
+  }
+  // The check's tensors are one key each, and codecs tell its directions apart.
+  argv.insert(argv.end(), {"--set=partition-bytes=4MiB", "--set=min-compress-bytes=64KiB", "--",
+                           ProgramBeside("bandoneon"), "check"});
+  return argv;
+}
+
+// Checks a job before it is started. Returns 0 where it may start, else an exit code.
+int CheckFirst(const CommandFlags& flags, const JobOptions& options) {
+  const auto ended =
+      RunOwnCommand(CheckCommandLine(flags, options), kVariablesNotOfChecks, /*limit=*/{});
+  if (!ended.ok()) {
+    fprintf(stderr, "[run] the check did not start: %s\n",
+            std::string(ended.status().message()).c_str());
+    return 1;
+  }
+  const int code = ended->by_signal != 0 ? 128 + ended->by_signal : ended->code();
+  if (code == 0) return 0;
+  fprintf(stderr, "[run] the check of the job ended with %d: %s is not started\n", code,
+          flags.command()[0].c_str());
+  return code;
+}
+
 int RunJob(const JobOptions& options, const std::vector<std::string>& command,
            const std::string& directory) {
   LocalJob job(options, directory);
@@ -332,6 +399,9 @@ int RunCommand(Arguments args) {
   if (!flags.ok()) return UsageError("run", flags.status());
   auto options = ReadOptions(*flags);
   if (!options.ok()) return UsageError("run", options.status());
+  if (flags->Has("check")) {
+    if (const int code = CheckFirst(*flags, *options); code != 0) return code;
+  }
   // Before RunGuarded, as the guardian is in no foreground group.
   if (options->workers == 1 && options->remote.empty()) options->input = OpenWorkerInput();
   return RunGuarded(
