@@ -529,6 +529,49 @@ def test_groups_meet_for_themselves():
     assert not np.allclose(ranks[0][0], ranks[1][0])
 
 
+def test_who_waits_in_vain_takes_no_further_step():
+    def job(worker):
+        params = Quadratic().parameters()
+        optimizer = local(Streaming(4, 1, 2), timeout=1.0)(worker, params)
+        for _ in range(3 if worker.rank == 1 else 5):
+            step_with(optimizer, params)
+        if worker.rank == 1:
+            worker.barrier("the others have given up")
+            return None
+        with pytest.raises(bandoneon.DeadlineExceeded, match="tensor .first. step 1 .exchange."):
+            step_with(optimizer, params)
+        before = values(params)
+        worker.barrier("the others have given up")
+        for call in (optimizer.comm_state_dict, optimizer.synchronize):
+            with pytest.raises(bandoneon.FailedPrecondition, match="left before its end"):
+                call()
+        optimizer.settle()
+        optimizer.close()
+        assert_same_bits([values(params), before])
+        return "refused"
+
+    assert run_job(job, **SETTINGS) == ["refused", None, "refused"]
+
+
+def test_rates_that_differ_are_named_when_the_fragment_comes():
+    messages = []
+
+    def job(worker):
+        params = Quadratic().parameters()
+        optimizer = local(Streaming(4, 1, 2), bdn.algorithms.SlowMo(), lr=0.1 * (1 + worker.rank))(worker, params)
+        for _ in range(5):
+            step_with(optimizer, params)
+        try:
+            step_with(optimizer, params)
+        except bandoneon.BandoneonError as error:
+            messages.append(str(error))
+            raise
+
+    with pytest.raises(bandoneon.BandoneonError):
+        run_job(job, **SETTINGS)
+    assert any("has learning rate" in message for message in messages), messages
+
+
 # ---- Checkpoints ----
 
 

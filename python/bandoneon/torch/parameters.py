@@ -311,6 +311,11 @@ class ParameterSet:
                 "and load what comm_state_dict() gave before close() to go on"
             )
 
+    def check_exchanges(self):
+        """FailedPrecondition after release(), or after an exchange() that this worker has left before its end."""
+        self.check_open()
+        self._exchange_guard.check()
+
     def dense(self, member, grad):
         """A gradient that can be exchanged, or the reason why not."""
         if type(grad) is not torch.Tensor and self._takes_shards and is_shard(grad):

@@ -57,7 +57,7 @@ class Vote:
         alike: (what it is, the value, what to do) of what must be the same in all workers; FailedPrecondition where
         another worker's is not this one's.
         asks: whether this worker asks for what only all can do together."""
-        self._owner().check_open()
+        self._owner().check_exchanges()
         refuses = not self.is_fit(tensors, weight)
         own = zlib.crc32(repr(alike).encode()) & 0xFFFF
         ballot = host_values([float(refuses), float(own), float(asks)])
