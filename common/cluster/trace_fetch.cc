@@ -32,6 +32,7 @@ class DumpReader {
     if (message.has_end()) return OnEnd(message.end());
     return Internal("it sent a message that is none of a dump");
   }
+  bool is_begun() const { return is_begun_; }
   // To be called when the stream has ended in order.
   absl::Status CheckEnd() const {
     if (is_begun_ && open_.empty()) return absl::OkStatus();
@@ -133,6 +134,9 @@ absl::Status FetchTraces(const std::string& address, const Credentials& credenti
                              absl::FormatDuration(request.patience + kAnswerGrace));
   }
   if (heard.ok()) heard = FromGrpc(status);
+  if (absl::IsUnavailable(heard) && reader.is_begun()) {
+    heard = Unavailable("it ended amid the dump, or the way to it broke: %s", heard.message());
+  }
   if (absl::IsUnimplemented(heard)) {
     heard = Unimplemented("it is of a version that has no dumps: %s", heard.message());
   }

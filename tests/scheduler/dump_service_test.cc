@@ -18,6 +18,7 @@
 #include "common/telemetry/trace_layout.h"
 #include "proto/control.grpc.pb.h"
 #include "scheduler/service.h"
+#include "tests/support/manual_clock.h"
 
 // Dumps over gRPC: nodes that answer, lie, are silent or go, and callers that go.
 
@@ -42,17 +43,21 @@ std::string Recording(size_t bytes) {
 
 class DumpServiceTest : public ::testing::Test {
  protected:
-  void Start(int workers, const std::string& token = "") {
+  void Start(int workers, const std::string& token = "", const Clock* clock = nullptr) {
     options_.config.job_id = "dumped";
     options_.config.num_workers = workers;
     options_.config.num_servers = 1;
     options_.config.lease_timeout = absl::Minutes(5);
     options_.credentials = Credentials(token);
-    auto service = SchedulerService::Start("127.0.0.1:0", options_, &clock_);
+    auto service =
+        SchedulerService::Start("127.0.0.1:0", options_, clock != nullptr ? clock : &clock_);
     ASSERT_TRUE(service.ok()) << service.status();
     service_ = *std::move(service);
-    channel_ = grpc::CreateChannel(address(), grpc::InsecureChannelCredentials());
-    stub_ = wire::Scheduler::NewStub(channel_);
+    grpc::ChannelArguments arguments;
+    // So that it takes little before somebody reads.
+    arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+    stub_ = wire::Scheduler::NewStub(
+        grpc::CreateCustomChannel(address(), grpc::InsecureChannelCredentials(), arguments));
   }
   std::string address() const { return "127.0.0.1:" + std::to_string(service_->port()); }
 
@@ -164,8 +169,8 @@ class DumpServiceTest : public ::testing::Test {
 
   JobOptions options_;
   const SteadyClock clock_;
+  ManualClock manual_clock_;
   std::unique_ptr<SchedulerService> service_;
-  std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<wire::Scheduler::Stub> stub_;
   std::vector<wire::Caller> workers_;
   wire::Caller server_;
@@ -221,7 +226,7 @@ TEST_F(DumpServiceTest, TakesOneAtATimeAndAnotherOnceTheCallerIsGone) {
   EXPECT_EQ(first->stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
   std::unique_ptr<Asked> second;
   // The scheduler hears of the cancellation a little later.
-  for (std::string refusal = "another"; second == nullptr;) {
+  while (second == nullptr) {
     wire::DumpRequest request;
     Write(DumpRequest{.patience = absl::Seconds(60)}, &request);
     auto asked = std::make_unique<Asked>();
@@ -245,6 +250,38 @@ TEST_F(DumpServiceTest, TakesOneAtATimeAndAnotherOnceTheCallerIsGone) {
   sent.get();
   EXPECT_EQ(came.at(workers_[0].node()).bytes, 5000);
   EXPECT_EQ(came.at(server_.node()).end, "whole");
+}
+
+TEST_F(DumpServiceTest, ACallerThatTakesNothingIsLetGo) {
+  Start(1, "", &manual_clock_);
+  Fill();
+  const auto asked = Ask(absl::Minutes(10));
+  ASSERT_NE(asked, nullptr);
+  // The stream stays: a node without one is lost soon.
+  grpc::ClientContext watching;
+  const auto watch = stub_->Watch(&watching, workers_[0]);
+  wire::Event event;
+  while (!event.has_dump()) ASSERT_TRUE(watch->Read(&event));
+  const uint64_t number = event.dump().number();
+  auto sending = std::async(std::launch::async, [&] {
+    grpc::Status sent;
+    for (uint32_t i = 0; sent.ok() && i < 16; ++i) {
+      const std::string content = i == 0 ? Recording(65536) : std::string(65536, 'x');
+      sent = Upload(workers_[0], {number, i, i == 15, content});
+    }
+    return sent;
+  });
+  const absl::Time begun = manual_clock_.Now();
+  while (sending.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready) {
+    manual_clock_.Advance(absl::Milliseconds(20));
+  }
+  EXPECT_THAT(sending.get().error_message(), HasSubstr("the dump has ended"));
+  EXPECT_GT(manual_clock_.Now(), begun + absl::Seconds(30));
+  wire::DumpPiece piece;
+  while (asked->stream->Read(&piece)) continue;
+  EXPECT_EQ(asked->stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_NE(Ask(), nullptr) << "it is another's turn";
+  watching.TryCancel();
 }
 
 TEST_F(DumpServiceTest, NamesNodesThatAreSilentAndDeliversTheOthers) {
