@@ -69,6 +69,8 @@ absl::StatusOr<NodeTrace> ReadChecked(const bdn_dumped_node& node, const std::st
 
 DumpedTrace Check(const bdn_dumped_node& node) {
   DumpedTrace checked{.job = PlainText(node.job),
+                      .role = node.role,
+                      .rank = node.rank,
                       .name = absl::StrFormat("%s %d", node.role, node.rank),
                       .file_name = absl::StrFormat("%s-%d%s", node.role, node.rank, kTraceSuffix),
                       .host = PlainText(node.host),
@@ -189,17 +191,32 @@ std::string LineOf(const DumpedTrace& node) {
   return absl::StrFormat("%s: cut off after %s: %s", who, what, node.problem);
 }
 
+// The nodes of a dump: their number, how many more were asked for, and the last one of its order,
+// servers by rank and then workers by rank.
+struct Extent {
+  uint32_t nodes = 0;
+  uint32_t left_out = 0;
+  std::pair<std::string, int32_t> last;  // role and rank
+
+  void Take(const DumpedTrace& node) {
+    nodes = node.nodes;
+    left_out = node.left_out;
+    last = std::max(last, std::pair(node.role, node.rank));  // "server" is less than "worker"
+  }
+};
+
 // The end of the command: what came, what to do next, and whom all wait for.
-void PrintEnd(const std::string& directory, Dump* dump, uint32_t nodes, uint32_t left_out) {
+void PrintEnd(const std::string& directory, Dump* dump, const Extent& extent) {
   const auto job = dump->Join();
   const std::string of_job = job.ok() ? absl::StrFormat(" of job '%s'", job->job) : "";
-  printf("%zu of %u recordings%s are in %s\n", dump->recordings(), nodes, of_job.c_str(),
+  printf("%zu of %u recordings%s are in %s\n", dump->recordings(), extent.nodes, of_job.c_str(),
          directory.c_str());
-  if (left_out > 0) {
+  if (extent.left_out > 0) {
+    const auto& [role, rank] = extent.last;
     printf(
         "note: %u more nodes were not asked, because a dump has 64 at most: --nodes names others, "
-        "as worker-64..127\n",
-        left_out);
+        "as %s-%d..%d\n",
+        extent.left_out, role.c_str(), rank + 1, rank + 64);
   }
   if (!job.ok()) return;
   printf("Next: bandoneon trace explain %s, or trace hang, or trace merge -o job.pftrace\n",
@@ -298,20 +315,19 @@ int TraceDumpCommand(Arguments args) {
   const auto directory = DumpDirectory::Open(path);
   if (!directory.ok()) return failed(directory.status());
   Dump dump;
-  uint32_t nodes = 0;
-  uint32_t left_out = 0;
+  Extent extent;
   const absl::Status taken = TakeDump(*question, [&](const DumpedTrace& node) {
-    nodes = node.nodes;
-    left_out = node.left_out;
+    extent.Take(node);
     absl::Status written;
     if (node.trace) written = (*directory)->Write(node.file_name, node.bytes);
     if (!written.ok()) return written;
     dump.Add(node);
-    if (nodes <= kMostNodesNamed || !node.problem.empty()) printf("%s\n", LineOf(node).c_str());
+    if (extent.nodes <= kMostNodesNamed || !node.problem.empty())
+      printf("%s\n", LineOf(node).c_str());
     fflush(stdout);
     return absl::OkStatus();
   });
-  if (nodes > 0) PrintEnd(path, &dump, nodes, left_out);
+  if (extent.nodes > 0) PrintEnd(path, &dump, extent);
   fflush(stdout);
   if (!taken.ok()) return failed(taken);
   if (dump.recordings() > 0) return 0;

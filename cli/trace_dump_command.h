@@ -47,6 +47,8 @@ absl::StatusOr<DumpQuestion> ReadDumpQuestion(const CommandFlags& flags);
 // A node of a dump, once its recording was checked.
 struct DumpedTrace {
   std::string job;
+  std::string role;  // "worker"
+  int32_t rank = 0;
   std::string name;       // "worker 3"
   std::string file_name;  // "worker-3.bdntrace"
   std::string host;

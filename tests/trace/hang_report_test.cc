@@ -1,6 +1,10 @@
 #include "trace/hang_report.h"
 
+#include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -199,6 +203,59 @@ TEST(HangReport, NamesAWorkerWithoutARecording) {
   ASSERT_TRUE(job.ok());
   EXPECT_THAT(ExplainHang(*job).sentence, StartsWith("worker 1 has not pushed 'a' of step 6"));
   EXPECT_THAT(ExplainHang(*job).sentence, HasSubstr("there is no recording of it"));
+}
+
+// Returns the job without the recordings of some nodes, which a dump has asked in vain.
+JobTrace Without(const JobTrace& all, const std::vector<size_t>& absent, const AbsentNode& why) {
+  std::vector<NodeTrace> traces;
+  std::map<NodeId, AbsentNode> nodes;
+  for (size_t i = 0; i < all.nodes.size(); ++i) {
+    const NodeTrace& trace = all.nodes[i].trace;
+    if (std::count(absent.begin(), absent.end(), i) == 0) {
+      traces.push_back(trace);
+    } else {
+      nodes[trace.facts.node] = {trace.facts.Name(), why.why, why.is_silent};
+    }
+  }
+  JobTrace job = *JoinTraces(traces);
+  job.absent = nodes;
+  return job;
+}
+
+TEST(HangReport, SaysWhyANodeThatWasAskedGaveNoRecording) {
+  HungJob hung;
+  hung.Push(0, 7, 6, 6 * kSecondUs);
+  hung.Push(2, 7, 6, 6 * kSecondUs);
+  const JobTrace job =
+      Without(hung.Join(), {1}, {.why = "it did not answer for 5s", .is_silent = true});
+  EXPECT_EQ(ExplainHang(job).sentence,
+            "worker 1 has not pushed 'a' of step 6, for which worker 0, worker 2 wait; there is no "
+            "recording of it: it did not answer for 5s");
+}
+
+TEST(HangReport, NamesAServerThatDidNotAnswerWhenItWasAsked) {
+  HungJob hung;
+  for (size_t worker = 0; worker < 3; ++worker) {
+    hung.Push(worker, 8, 6, 6 * kSecondUs, /*arrives=*/false);
+  }
+  const JobTrace all = hung.Join();
+  const char* const kSentence =
+      "server 1 does not answer; there is no recording of it: it did not answer for 5s";
+  const AbsentNode silent = {.why = "it did not answer for 5s", .is_silent = true};
+  EXPECT_EQ(ExplainHang(Without(all, {4}, silent)).sentence, kSentence);
+  // A server that records nothing may well answer pushes.
+  const AbsentNode off = {.why = "it records nothing"};
+  EXPECT_THAT(ExplainHang(Without(all, {4}, off)).sentence,
+              StartsWith("worker 0 has no answer to its push of 'b' of step 6"));
+}
+
+TEST(HangReport, AServerThatIsSilentIsNotWhyAWorkerHasNotPushed) {
+  HungJob hung;
+  hung.Push(0, 7, 6, 6 * kSecondUs);
+  hung.Push(2, 7, 6, 6 * kSecondUs);
+  const AbsentNode silent = {.why = "it did not answer for 5s", .is_silent = true};
+  EXPECT_THAT(ExplainHang(Without(hung.Join(), {4}, silent)).sentence,
+              StartsWith("worker 1 has not pushed 'a' of step 6"));
 }
 
 TEST(HangReport, SaysThatNobodyWaits) {
