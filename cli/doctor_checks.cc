@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -43,7 +44,8 @@ class Report {
   void Error(std::string subject, std::string seen, std::string remedy) {
     Add(Severity::kError, subject, seen, remedy);
   }
-  Findings Take() { return std::move(findings_); }
+  // Returns what was found, and begins anew.
+  Findings Take() { return std::exchange(findings_, {}); }
 
  private:
   void Add(Severity severity, const std::string& subject, const std::string& seen,
