@@ -2,7 +2,7 @@
 # compiled headers name their build tree, so what is made with them is of no use to ccache in
 # another tree; where ccache is, and in builds for people who edit, each file is compiled by itself.
 option(BDN_PRECOMPILE "Parse common headers once" ON)
-if(NOT BDN_PRECOMPILE OR BDN_CCACHE OR NOT CMAKE_CXX_COMPILER_ID STREQUAL GNU
+if(NOT BDN_PRECOMPILE OR BDN_CCACHE OR NOT CMAKE_CXX_COMPILER_ID MATCHES "GNU|Clang"
    OR NOT (BDN_SANITIZE OR CMAKE_BUILD_TYPE STREQUAL "Release"))
   set(BDN_PRECOMPILE OFF)
 endif()
@@ -15,7 +15,8 @@ if(BDN_PRECOMPILE)
   # g++ 12 forgets that lines from compiled headers are the system's, and warns of std::string. It takes
   # compiled headers only where the same macros are defined; -pthread, which some targets have, defines one.
   target_compile_options(bdn_options INTERFACE
-    $<$<COMPILE_LANGUAGE:CXX>:-Wno-array-bounds;-Wno-stringop-overflow;-pthread>)
+    $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-array-bounds;-Wno-stringop-overflow>
+    $<$<COMPILE_LANGUAGE:CXX>:-pthread>)
 endif()
 
 # bdn_share_headers(TARGET KIND [HEADER...]): the target uses the compiled headers of its kind, "library"
