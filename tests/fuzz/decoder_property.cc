@@ -79,7 +79,7 @@ uint8_t InputReader::Byte() {
 size_t InputReader::NumElements() {
   const size_t low = Byte();
   const size_t high = Byte();
-  return low + 256 * (high % 4) + (high == 255 ? 65536 : 0);
+  return low + 256 * (high % 4) + (high == 255 && low == 255 ? 65536 : 0);
 }
 
 std::shared_ptr<const Codec> CodecOf(const std::string& spec) {
@@ -89,8 +89,7 @@ std::shared_ptr<const Codec> CodecOf(const std::string& spec) {
 void CheckDecoder(const Codec& codec, const std::vector<uint8_t>& payload, size_t n, DType dtype) {
   // A copy of exactly its size, so that reading past the end is seen.
   const auto exact = std::make_unique<std::byte[]>(payload.size());
-  std::transform(payload.begin(), payload.end(), exact.get(),
-                 [](uint8_t byte) { return std::byte{byte}; });
+  std::copy_n(reinterpret_cast<const std::byte*>(payload.data()), payload.size(), exact.get());
   const ByteSpan in(exact.get(), payload.size());
   if (!codec.Validate(in, n, dtype).ok()) return;
   if (dtype == DType::kFloat64) return CheckFloat64(codec, in, n);

@@ -24,7 +24,8 @@ class InputReader {
   InputReader(const uint8_t* data, size_t size) : left_(data, size) {}
   bool empty() const { return left_.empty(); }
   uint8_t Byte();
-  // Returns mostly up to 1023 elements; now and then 65536 more, for codecs that work in blocks.
+  // Returns up to 1023 elements, or 66559: rarely, as inputs of so many take a hundred times as
+  // long, and only for codecs that work in blocks.
   size_t NumElements();
   std::vector<uint8_t> Rest() const { return {left_.begin(), left_.end()}; }
 
