@@ -25,11 +25,7 @@ constexpr Key kRowsKey = Key::Of(7, 0);
 using Ids = std::vector<uint64_t>;
 using Floats = std::vector<float>;
 
-struct Rows {
-  Ids ids;
-  Floats values;  // two an id
-  Ids wanted;
-};
+using Rows = PushedRows;
 
 class RowKeyTest : public ::testing::Test {
  protected:
@@ -38,40 +34,15 @@ class RowKeyTest : public ::testing::Test {
     tables_ = tables;
     shard_ = ServerShard({.self = kServerNode, .budget = budget});
     shard_.SetMembership(MakeMembership(workers));
-    KeyEntry entry{.key = kRowsKey, .kind = KeyKind::kRows, .rule = rule_, .buckets = 1};
-    std::vector<TensorDeclaration> declared;
-    for (uint32_t t = 0; t < tables; ++t) {
-      entry.segments.push_back({7 + t, 0, 2});
-      entry.elements += 2;
-      declared.push_back({.name = "t" + std::to_string(t),
-                          .elements = 2,
-                          .kind = KeyKind::kRows,
-                          .rule = rule_,
-                          .table = table_});
-    }
-    shard_.AddKey(*MakeKeyPlan(entry, "t0", declared));
+    shard_.AddKey(MakeRowsPlan(kRowsKey, tables, rule_, table_));
     shard_.SetCatalogueVersion(1);
   }
 
-  Buffer Payload(const std::vector<std::optional<Rows>>& rows) {
-    std::vector<std::optional<size_t>> lengths(rows.size());
-    for (size_t i = 0; i < rows.size(); ++i) {
-      if (rows[i].has_value()) lengths[i] = RowBlockBytes(rows[i]->ids, rows[i]->wanted, 8);
-    }
-    const RowPayload payload = MakeRowPayload(lengths);
-    for (size_t i = 0; i < rows.size(); ++i) {
-      if (!rows[i].has_value()) continue;
-      const auto out = WriteRowBlock(rows[i]->ids, rows[i]->wanted, payload.parts[i]);
-      std::ranges::copy(std::as_bytes(std::span(rows[i]->values)), out.begin());
-    }
-    return payload.bytes;
-  }
   Frame MakePushFrame(Rank rank, Step step, const std::vector<std::optional<Rows>>& rows) {
-    FrameHeader header = PushHeader(kRowsKey, step, 2 * tables_);
-    header.codec = static_cast<uint8_t>(CodecId::kNone);
-    header.learning_rate = rate_;
-    StampHeader({.sender = WorkerNode(rank), .epoch = epoch_}, &header);
-    return MakeFrame(header, Payload(rows));
+    Frame push = MakeRowsPush(kRowsKey, step, rank, rows);
+    push.header.learning_rate = rate_;
+    push.header.epoch = epoch_;
+    return push;
   }
   void Send(const Frame& frame) { outbox_.Add(shard_.OnFrame(frame.header.sender, frame)); }
   void Push(Rank rank, Step step, const Rows& rows) { Send(MakePushFrame(rank, step, {rows})); }
@@ -258,11 +229,11 @@ TEST_F(RowKeyTest, WrongFramesChangeNothing) {
       refused(MakeFrame(push.header, push.payload.Prefix(push.payload.size() - 1))).empty());
   push.header.step = Step{1} << 40;
   EXPECT_THAT(refused(push), HasSubstr("too far ahead"));
-  push = StateFrame(FrameType::kInit, 0, 1, Payload({Rows{{5}, {1, HUGE_VALF}, {}}}));
+  push = StateFrame(FrameType::kInit, 0, 1, RowsPayload({Rows{{5}, {1, HUGE_VALF}, {}}}));
   EXPECT_THAT(refused(push), HasSubstr("row 5 has an element that is not finite"));
-  push = StateFrame(FrameType::kInit, 0, 1, Payload({Rows{{5}, {1, 1}, {6}}}));
+  push = StateFrame(FrameType::kInit, 0, 1, RowsPayload({Rows{{5}, {1, 1}, {6}}}));
   EXPECT_FALSE(refused(push).empty());
-  push = StateFrame(FrameType::kFetch, 0, 1, Payload({Rows{{5}, {1, 1}, {6}}}));
+  push = StateFrame(FrameType::kFetch, 0, 1, RowsPayload({Rows{{5}, {1, 1}, {6}}}));
   EXPECT_FALSE(refused(push).empty());
   push = MakeBare(FrameType::kReport, kRowsKey, 1, 0, 2);
   EXPECT_THAT(refused(push), HasSubstr("a report frame does not go to rows tensor"));
@@ -293,7 +264,7 @@ TEST_F(RowKeyTest, FetchesTellRowsAndStoreNone) {
 
 TEST_F(RowKeyTest, AnInitIsTakenOnceAndFromOneRank) {
   Start(2);
-  const Frame init = StateFrame(FrameType::kInit, 0, 1, Payload({Rows{{5}, {1, 2}, {}}}));
+  const Frame init = StateFrame(FrameType::kInit, 0, 1, RowsPayload({Rows{{5}, {1, 2}, {}}}));
   Send(init);
   EXPECT_EQ(Last(0).header.type, FrameType::kReply);
   for (const Rank rank : {0, 1}) Push(rank, 1, {{5}, {1, 1}, {5}});
@@ -301,7 +272,7 @@ TEST_F(RowKeyTest, AnInitIsTakenOnceAndFromOneRank) {
   EXPECT_EQ(Last(0).header.type, FrameType::kReply);
   Send(FetchFrame(0, {5}));
   EXPECT_THAT(RowsTold(0, 1), ElementsAre(0, 1));
-  Send(StateFrame(FrameType::kInit, 1, 1, Payload({Rows{{5}, {1, 2}, {}}})));
+  Send(StateFrame(FrameType::kInit, 1, 1, RowsPayload({Rows{{5}, {1, 2}, {}}})));
   EXPECT_THAT(Error(1), HasSubstr("rank 0 has set rows, and now rank 1 does"));
 }
 
@@ -335,7 +306,7 @@ TEST_F(RowKeyTest, AScanTellsEachRecordOnceInPieces) {
 TEST_F(RowKeyTest, ARowThatIsSetCountsAsChangedByTheNextUpdate) {
   Start(1);
   Push(0, 1, {{5}, {1, 1}, {}});
-  Send(StateFrame(FrameType::kInit, 0, ++requests_, Payload({Rows{{9}, {1, 2}, {}}})));
+  Send(StateFrame(FrameType::kInit, 0, ++requests_, RowsPayload({Rows{{9}, {1, 2}, {}}})));
   const Records changed = Scan({.since = 1, .most = 100});
   EXPECT_THAT(changed.block.ids, ElementsAre(9));
 }
@@ -494,7 +465,7 @@ TEST_F(RowMeansTest, AreHeldByNobodyForFetchesAndInits) {
   Start(1);
   Send(FetchFrame(0, {5}));
   EXPECT_THAT(Error(0), HasSubstr("table 't0' has no rows"));
-  Send(StateFrame(FrameType::kInit, 0, 9, Payload({Rows{{5}, {1, 1}, {}}})));
+  Send(StateFrame(FrameType::kInit, 0, 9, RowsPayload({Rows{{5}, {1, 1}, {}}})));
   EXPECT_THAT(Error(0), HasSubstr("table 't0' has no rows"));
   Send(RecordsFrame(FrameType::kFetch, 0, 9, EncodeRecordsAsk({})));
   EXPECT_THAT(Error(0), HasSubstr("table 't0' has no records"));
@@ -659,7 +630,7 @@ TEST_F(RowKeyTest, RowsOfALimitedTableAreNotSet) {
   for (const char* const spec : {"table(admit=2)", "table(max_rows=64)", "table(ttl=9)"}) {
     table_ = spec;
     Start(1);
-    Send(StateFrame(FrameType::kInit, 0, ++requests_, Payload({Rows{{5}, {1, 1}, {}}})));
+    Send(StateFrame(FrameType::kInit, 0, ++requests_, RowsPayload({Rows{{5}, {1, 1}, {}}})));
     EXPECT_THAT(Error(0), HasSubstr("begin with the values of its init")) << spec;
   }
 }

@@ -1,8 +1,11 @@
 #include "tests/support/shard_rig.h"
 
+#include <algorithm>
 #include <numeric>
 #include <optional>
 
+#include "common/wire/headers.h"
+#include "common/wire/row_block.h"
 #include "compressors/codec_spec.h"
 
 namespace bdn::testing {
@@ -90,6 +93,47 @@ Frame MakePush(Key key, Step step, Rank rank, const std::vector<float>& values,
   Frame bare = MakeBare(FrameType::kPush, key, step, rank, codec.num_elements());
   bare.header.codec = static_cast<uint8_t>(codec.codec().id());
   return MakeFrame(bare.header, payload.Prefix(used));
+}
+
+std::shared_ptr<const KeyPlan> MakeRowsPlan(Key key, size_t tables, const std::string& rule,
+                                            const std::string& table) {
+  KeyEntry entry{.key = key, .kind = KeyKind::kRows, .rule = rule, .buckets = 1};
+  std::vector<TensorDeclaration> declared;
+  for (uint32_t t = 0; t < tables; ++t) {
+    entry.segments.push_back({key.tensor() + t, 0, kRowsWidth});
+    entry.elements += kRowsWidth;
+    declared.push_back({.name = absl::StrFormat("t%d", t),
+                        .elements = kRowsWidth,
+                        .kind = KeyKind::kRows,
+                        .rule = rule,
+                        .table = table});
+  }
+  return MakeKeyPlan(entry, "t0", declared).value();
+}
+
+Buffer RowsPayload(const std::vector<std::optional<PushedRows>>& tables) {
+  constexpr size_t kRowBytes = kRowsWidth * sizeof(float);
+  std::vector<std::optional<size_t>> lengths(tables.size());
+  for (size_t i = 0; i < tables.size(); ++i) {
+    if (tables[i].has_value())
+      lengths[i] = RowBlockBytes(tables[i]->ids, tables[i]->wanted, kRowBytes);
+  }
+  const RowPayload payload = MakeRowPayload(lengths);
+  for (size_t i = 0; i < tables.size(); ++i) {
+    if (!tables[i].has_value()) continue;
+    const auto out = WriteRowBlock(tables[i]->ids, tables[i]->wanted, payload.parts[i]);
+    std::ranges::copy(std::as_bytes(std::span(tables[i]->values)), out.begin());
+  }
+  return payload.bytes;
+}
+
+Frame MakeRowsPush(Key key, Step step, Rank rank,
+                   const std::vector<std::optional<PushedRows>>& tables) {
+  FrameHeader header = PushHeader(key, step, kRowsWidth * tables.size());
+  header.codec = static_cast<uint8_t>(CodecId::kNone);
+  header.learning_rate = 1.0f;
+  StampHeader({.sender = WorkerNode(rank), .epoch = 1}, &header);
+  return MakeFrame(header, RowsPayload(tables));
 }
 
 Frame MakeBare(FrameType type, Key key, Step step, Rank rank, size_t elements, uint8_t flags) {

@@ -1,6 +1,8 @@
 #ifndef BANDONEON_TESTS_SUPPORT_SHARD_RIG_H_
 #define BANDONEON_TESTS_SUPPORT_SHARD_RIG_H_
 
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,6 +48,21 @@ struct Outbox {
 // or several segments.
 Frame MakePush(Key key, Step step, Rank rank, const std::vector<float>& values,
                const KeyOptions& options = {});
+inline constexpr size_t kRowsWidth = 2;
+// The rows of one table that a worker pushes, and those that it wants.
+struct PushedRows {
+  std::vector<uint64_t> ids;
+  std::vector<float> values;  // kRowsWidth an id
+  std::vector<uint64_t> wanted;
+};
+// Returns the plan of a key of so many tables, named t0, t1 and so on, in one bucket.
+std::shared_ptr<const KeyPlan> MakeRowsPlan(Key key, size_t tables, const std::string& rule,
+                                            const std::string& table);
+// Returns a payload with the rows of each table, uncompressed; of a table that has none, no part.
+Buffer RowsPayload(const std::vector<std::optional<PushedRows>>& tables);
+// Returns a push of them with the learning rate 1.
+Frame MakeRowsPush(Key key, Step step, Rank rank,
+                   const std::vector<std::optional<PushedRows>>& tables);
 // A header-only frame.
 Frame MakeBare(FrameType type, Key key, Step step, Rank rank, size_t elements, uint8_t flags = 0);
 // The values of a reply, decoded with the options' pull codec.

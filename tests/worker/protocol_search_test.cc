@@ -9,10 +9,10 @@
 #include "tests/support/shard_rig.h"
 #include "worker/pipeline/request_table.h"
 
-// Explicit-state search: the real shard and the real exchanges of two workers, and every order in
-// which the network can deliver, lose and repeat their frames while the epoch changes once, or one
-// of them leaves. In every state: what a worker is given for a step is, byte for byte, what an
-// undisturbed run gives.
+// Explicit-state search: the real shard and the real exchanges of two workers, of a dense key or of
+// one of rows, and every order in which the network can deliver, lose and repeat their frames while
+// the epoch changes once, or one of them leaves. In every state: what a worker is given for a step
+// is, byte for byte, what an undisturbed run gives it.
 // From every state: once faults stop, both workers finish.
 
 namespace bdn::testing {
@@ -30,11 +30,26 @@ struct Limits {
   int leaves = 0;
 };
 
+// The kind of the key. A key of rows answers each worker otherwise, with the rows that it wants.
+enum class Of { kDense, kRows };
+
 KeyOptions Spec() { return {.push = "none", .pull = "ef(onebit)", .segments = {3}}; }
 
 std::vector<float> Gradient(Rank rank, Step step) {
   const float x = static_cast<float>(step * 3 + rank);
   return {x, -2 * x + 1, 0.5f};
+}
+
+// Both workers have gradients of row 5, and each wants a row that the other one has changed.
+PushedRows RowsOf(Rank rank, Step step) {
+  const float x = static_cast<float>(step * 3 + rank);
+  if (rank == 0) return {{3, 5}, {x, 1, -x, 0.5f}, {5, 9}};
+  return {{5, 9}, {2 * x, -1, x, x}, {3, 5}};
+}
+
+Frame PushOf(Of kind, Rank rank, Step step) {
+  return kind == Of::kDense ? MakePush(kKey, step, rank, Gradient(rank, step), Spec())
+                            : MakeRowsPush(kKey, step, rank, {RowsOf(rank, step)});
 }
 
 // Everything that is, as one copyable value.
@@ -46,9 +61,10 @@ class World {
     Frame frame;
   };
 
-  World() {
+  explicit World(Of kind) : kind_(kind) {
     shard_.SetMembership(MakeMembership(kWorkers));
-    shard_.AddKey(MakePlan(kKey, Spec()));
+    shard_.AddKey(kind == Of::kDense ? MakePlan(kKey, Spec())
+                                     : MakeRowsPlan(kKey, 1, "adagrad", "table(rows=100)"));
     for (Rank rank = 0; rank < kWorkers; ++rank) {
       tables_.emplace_back(RequestTable::Options{
           .self = WorkerNode(rank), .rank = rank, .timeout = absl::InfiniteDuration()});
@@ -124,13 +140,20 @@ class World {
   }
 
   std::string Fingerprint() const {
-    const DenseState& state = shard_.Find(kKey)->dense;
-    std::string text = absl::StrFormat("S%d,%d,%d|", server_epoch_, state.last_step, leaving_);
-    for (Rank rank = 0; rank < kWorkers; ++rank) {
-      absl::StrAppendFormat(&text, "%d%d", state.round.HasRank(rank),
-                            std::ranges::count(state.pushed_before, rank));
+    const KeyState& key = *shard_.Find(kKey);
+    std::string text = absl::StrFormat("S%d,%d|", server_epoch_, leaving_);
+    const auto add_state = [&text](const auto& state, const Round& round) {
+      for (Rank rank = 0; rank < kWorkers; ++rank) {
+        absl::StrAppendFormat(&text, "%d%d", round.HasRank(rank),
+                              std::ranges::count(state.pushed_before, rank));
+      }
+      absl::StrAppendFormat(&text, "@%d,%d|", round.step(), state.last_step);
+    };
+    if (kind_ == Of::kDense) {
+      add_state(key.dense, key.dense.round);
+    } else {
+      add_state(key.rows, key.rows.round.roster());
     }
-    absl::StrAppendFormat(&text, "@%d|", state.round.step());
     for (Rank rank = 0; rank < kWorkers; ++rank) {
       absl::StrAppendFormat(&text, "W%d,%d,%s|", worker_epoch_[rank], given_[rank].size(),
                             tables_[rank].Fingerprint());
@@ -162,8 +185,8 @@ class World {
   }
   void Submit(Rank rank) {
     const Step step = given_[rank].size() + 1;
-    const Frame push = MakePush(kKey, step, rank, Gradient(rank, step), Spec());
-    auto actions = tables_[rank].Submit({.frame = push, .server = kServerNode}, now_);
+    auto actions =
+        tables_[rank].Submit({.frame = PushOf(kind_, rank, step), .server = kServerNode}, now_);
     ASSERT_TRUE(actions.ok()) << actions.status();
     Perform(rank, *std::move(actions));
   }
@@ -179,6 +202,7 @@ class World {
                   [&](const Flight& flight) { return !seen.insert(Name(flight)).second; });
   }
 
+  Of kind_;
   ServerShard shard_{{.self = kServerNode}};
   std::vector<RequestTable> tables_;
   std::vector<Flight> flights_;
@@ -214,11 +238,11 @@ struct Node {
 
 class Search {
  public:
-  explicit Search(Limits limits) : limits_(limits) {
-    World calm;
+  explicit Search(Limits limits, Of kind = Of::kDense) : limits_(limits) {
+    World calm(kind);
     while (!calm.AllDone(limits.steps)) calm.Deliver(0, limits.steps, false);
-    golden_ = calm.given(0);
-    Add({World(), limits});
+    for (Rank rank = 0; rank < kWorkers; ++rank) golden_[rank] = calm.given(rank);
+    Add({World(kind), limits});
   }
 
   // The number of states.
@@ -286,7 +310,7 @@ class Search {
     ASSERT_EQ(world.trouble(), "") << name;
     for (Rank rank = 0; rank < kWorkers; ++rank) {
       for (size_t i = 0; i < world.given(rank).size(); ++i) {
-        ASSERT_EQ(world.given(rank)[i], golden_[i])
+        ASSERT_EQ(world.given(rank)[i], golden_[rank][i])
             << "worker " << rank << " step " << i + 1 << name;
       }
     }
@@ -296,7 +320,7 @@ class Search {
   }
 
   const Limits limits_;
-  std::vector<std::string> golden_;
+  std::vector<std::string> golden_[kWorkers];
   std::unordered_set<std::string> seen_;
   std::deque<Node> open_;
 };
@@ -319,6 +343,28 @@ TEST(ProtocolSearch, AWorkerThatLeavesAfterItsLastStepTakesNothingFromTheOther) 
   const size_t states =
       Search({.steps = 2, .drops = 1, .repeats = 1, .ticks = 2, .epochs = 0, .leaves = 1}).Run() +
       Search({.steps = 1, .drops = 1, .repeats = 1, .ticks = 1, .epochs = 1, .leaves = 1}).Run();
+  RecordProperty("states", static_cast<int>(states));
+  EXPECT_GT(states, 3000u);
+}
+
+TEST(ProtocolSearch, RowsAreTheSameInEveryOrderOfLossAndRepetition) {
+  const size_t states =
+      Search({.steps = 3, .drops = 1, .repeats = 2, .ticks = 2, .epochs = 0}, Of::kRows).Run();
+  RecordProperty("states", static_cast<int>(states));
+  EXPECT_GT(states, 10000u);
+}
+
+TEST(ProtocolSearch, RowsAreTheSameInEveryOrderOfAnEpochChange) {
+  const size_t states =
+      Search({.steps = 2, .drops = 1, .repeats = 0, .ticks = 1, .epochs = 1}, Of::kRows).Run();
+  RecordProperty("states", static_cast<int>(states));
+  EXPECT_GT(states, 10000u);
+}
+
+TEST(ProtocolSearch, AWorkerThatLeavesTakesNoRowsFromTheOther) {
+  const Limits steps = {.drops = 1, .repeats = 1, .ticks = 2, .epochs = 0, .leaves = 1};
+  const Limits epoch = {.steps = 1, .ticks = 1, .leaves = 1};
+  const size_t states = Search(steps, Of::kRows).Run() + Search(epoch, Of::kRows).Run();
   RecordProperty("states", static_cast<int>(states));
   EXPECT_GT(states, 3000u);
 }
