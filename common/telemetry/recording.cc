@@ -165,8 +165,17 @@ class LatestRecords {
 
   // Chooses the newest records that fit into so many bytes with their blocks and names.
   void Choose(uint64_t most_bytes, int64_t last_ns) {
-    std::sort(candidates_.begin(), candidates_.end(),
-              [](const auto& a, const auto& b) { return EndNs(a.record) > EndNs(b.record); });
+    const auto is_newer = [](const Candidate& a, const Candidate& b) {
+      return EndNs(a.record) > EndNs(b.record);
+    };
+    // No more than these fit, so the others need not be sorted.
+    const size_t most = most_bytes / sizeof(TraceRecord);
+    if (candidates_.size() > most) {
+      std::nth_element(candidates_.begin(), candidates_.begin() + static_cast<ptrdiff_t>(most),
+                       candidates_.end(), is_newer);
+      candidates_.resize(most);
+    }
+    std::sort(candidates_.begin(), candidates_.end(), is_newer);
     uint64_t used = kRoundingBytes;
     size_t kept = 0;
     for (; kept < candidates_.size(); ++kept) {
