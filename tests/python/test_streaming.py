@@ -1,6 +1,7 @@
 """LocalSteps(tau=Streaming(...)): the model meets in fragments, which travel while the workers step on."""
 
 import io
+import warnings
 
 import numpy as np
 import pytest
@@ -570,6 +571,27 @@ def test_rates_that_differ_are_named_when_the_fragment_comes():
     with pytest.raises(bandoneon.BandoneonError):
         run_job(job, **SETTINGS)
     assert any("has learning rate" in message for message in messages), messages
+
+
+@pytest.mark.parametrize("outer", [bdn.algorithms.Nesterov(), bdn.algorithms.Average()])
+def test_what_the_program_writes_after_a_fragment_has_met_is_said(outer):
+    def job(worker):
+        params = Quadratic().parameters()
+        optimizer = local(Streaming(6, 3, 1), outer)(worker, params)
+        told = []
+        for step in range(1, 13):
+            if step in (3, 5):  # After step 2 the second parameter has met, and after step 4 the third.
+                params["second"].data.add_(1.0)
+            with warnings.catch_warnings(record=True) as seen:
+                warnings.simplefilter("always")
+                step_with(optimizer, params)
+            told += [step for one in seen if "written to 'second' since the last meeting" in str(one.message)]
+        optimizer.synchronize()
+        return told
+
+    order = run_ranks(Quadratic(), local(Streaming(6, 3, 1)), 4, look=lambda optimizer, params: optimizer._travel and optimizer._travel.part)
+    assert order[0][1:] == [[1], None, [2]]
+    assert run_job(job, workers=1) == [[] if isinstance(outer, bdn.algorithms.Average) else [3]]
 
 
 # ---- Checkpoints ----
