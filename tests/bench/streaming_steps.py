@@ -2,9 +2,9 @@
 
     build/release/bin/bandoneon run -n 2 -s 1 --link 100mbit -- build/venv/bin/python tests/bench/streaming_steps.py
 
-Interleaves blocks of steps of the three, whose computing is a wait of so many seconds beside the optimizer, so that other programs on the
-machine change little. Prints for each the median over blocks of a step's mean time, its ratio to a step alone, and the most
-bytes that a worker has pushed and got in one step.
+Interleaves blocks of steps of the three, whose computing is a wait of so many seconds beside the optimizer, so that
+other programs on the machine change little. Prints for each the median over blocks of a step's mean time, its ratio to
+a step alone, and the most bytes that a worker has pushed and got in one step.
 """
 
 import argparse
@@ -78,10 +78,11 @@ def main():
         kinds["streaming"][1].synchronize()
         alone = statistics.median(seconds for seconds, _ in found["alone"])
         for kind, blocks in found.items() if worker.rank == 0 else ():
-            seconds = [mean for mean, _ in blocks]
+            seconds, most = [mean for mean, _ in blocks], max(most for _, most in blocks)
+            median = statistics.median(seconds)
             print(
-                f"{kind:10} {statistics.median(seconds):.4f} s a step ({min(seconds):.4f} to {max(seconds):.4f}), "
-                f"{statistics.median(seconds) / alone:.3f} of a step alone; at most {max(most for _, most in blocks) / 1e6:.2f} MB in one"
+                f"{kind:10} {median:.4f} s a step ({min(seconds):.4f} to {max(seconds):.4f}), {median / alone:.3f} of "
+                f"a step alone; at most {most / 1e6:.2f} MB in one"
             )
 
 

@@ -340,11 +340,11 @@ def local_steps(model, gradient, steps, tau, lr, outers, links):
 def streaming(model, gradient, steps, tau, fragments, delay, merge, lr, outers, links, skipped=()):
     """Streaming DiLoCo (2501.18512) with SGD in each worker: (common weights, each worker's own), after each step.
 
-    Fragment p, a list of numbers of parameters, meets after steps tau p / P + m tau: its outer step is taken on the mean
-    of what the workers have moved of it, x - x_i. delay steps later that x' is merged into each worker's weights:
+    Fragment p, a list of numbers of parameters, meets after steps tau p / P + m tau: its outer step is taken on the
+    mean of what the workers have moved of it, x - x_i. delay steps later that x' is merged into each worker's weights:
     x_i = x' + (x_i - x_i at the meeting) by merge "shift", and x_i = (1 - a) x' + a x_i by a number a. Without a delay
-    x_i = x'. skipped: meetings (the step, what is sent after which) whose outer step is not taken; when such a fragment would come, all weights of
-    all workers become the common ones."""
+    x_i = x'. skipped: steps after which a fragment meets whose outer step is not taken; when it would come, all weights
+    of all workers become the common ones."""
     workers = range(len(links[0].residuals))
     common = [x.astype(np.float64) for x in model]
     own = [list(common) for _ in workers]

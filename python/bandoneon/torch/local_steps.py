@@ -159,7 +159,7 @@ class LocalSteps(WrappedOptimizer):
             agree(worker, "tau of LocalSteps", [repr(self.tau)], worker.present()[0], _differing_tau)
 
     def _terms(self, named):
-        """By ids of parameters. Only tensors of one group share frames: those of one fragment, which travel together."""
+        """By ids of parameters. Tensors of one group share frames: those of one fragment, which travel together."""
         terms = terms_by_group(self.param_groups, lambda group: self.outer.rule)
         count = len(self._fragments)
         for fragment, part in enumerate(self._fragments):
@@ -264,7 +264,8 @@ class LocalSteps(WrappedOptimizer):
         if left_out is None:
             return self._take_common(part)
         for m, index, rest in zip(members, part, left_out):
-            m.local.copy_(torch.sub(self._common[index], rest, alpha=1 / weight))  # What was pushed is `weight` times that.
+            # What was pushed is `weight` times that.
+            m.local.copy_(torch.sub(self._common[index], rest, alpha=1 / weight))
 
     def _moved(self, part):
         # From where each began: the common weights, rounded to the parameter's type.
@@ -352,9 +353,9 @@ class LocalSteps(WrappedOptimizer):
         """Merges the fragment that travels; the worker calls it before it leaves the job."""
         if self._travel is not None:
             warnings.warn(
-                "the training has ended while a fragment of the model was on its way. It is merged now, but a model that was "
-                "saved before lacks it, and the workers' models differ: call the optimizer's synchronize() at the end of the "
-                "training, before models are saved",
+                "the training has ended while a fragment of the model was on its way. It is merged now, but a model "
+                "that was saved before lacks it, and the workers' models differ: call the optimizer's synchronize() at "
+                "the end of the training, before models are saved",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -521,9 +522,9 @@ class LocalSteps(WrappedOptimizer):
             )
         if self._streaming:
             warnings.warn(
-                f"{saved_size} workers saved, and there are {self._links.worker.sharers} now: all go on from the common weights, "
-                "without the steps that each worker has made since a fragment's last meeting. Call the optimizer's "
-                "synchronize() before such a save to lose none",
+                f"{saved_size} workers saved, and there are {self._links.worker.sharers} now: all go on from the "
+                "common weights, without the steps that each worker has made since a fragment's last meeting. Call the "
+                "optimizer's synchronize() before such a save to lose none",
                 RuntimeWarning,
                 stacklevel=3,
             )
@@ -595,8 +596,8 @@ def _check_feeds_nothing_back(links):
 def _check_keeps_residuals(streaming):
     if streaming is not None and streaming.merge != "shift":
         raise InvalidArgument(
-            f"merge={streaming.merge!r} would mix what local_residual=True keeps in a worker's weights with the common ones: "
-            "take merge='shift', or push=\"ef(...)\" without local_residual"
+            f"merge={streaming.merge!r} would mix what local_residual=True keeps in a worker's weights with the common "
+            "ones: take merge='shift', or push=\"ef(...)\" without local_residual"
         )
 
 
@@ -604,8 +605,8 @@ def _differing_tau(worker, mine, theirs, root):
     if mine == theirs:
         return None
     return InvalidArgument(
-        f"worker {worker.rank} has tau={mine[0]} and worker {root} has {theirs[0]}: fragments meet, and are merged, in the "
-        "same way in all workers"
+        f"worker {worker.rank} has tau={mine[0]} and worker {root} has {theirs[0]}: fragments meet, and are merged, in "
+        "the same way in all workers"
     )
 
 

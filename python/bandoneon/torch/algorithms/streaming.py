@@ -23,8 +23,8 @@ class Streaming:
         ...                          # train as ever
         optimizer.synchronize()      # at the end, and before a model is saved: all have the same weights
 
-    Fragment p of P meets after steps p tau / P + m tau, of all m. What the worker has moved of it until then, x - x_i, is
-    pushed; `delay` steps later the new common weights x' are merged into what the worker has then:
+    Fragment p of P meets after steps p tau / P + m tau, of all m. What the worker has moved of it until then, x - x_i,
+    is pushed; `delay` steps later the new common weights x' are merged into what the worker has then:
 
         merge="shift":  x_i(now) <- x' + (x_i(now) - x_i(meeting))
         merge=alpha:    x_i(now) <- (1 - alpha) x' + alpha x_i(now)
@@ -34,10 +34,10 @@ class Streaming:
 
     tau: steps between two meetings of one fragment.
     fragments: how many, so that they divide tau. A fragment has whole modules: those of most elements are dealt out
-        first, each to the fragment that has least, and equal ones in the order of the model. A weight that is tied is in one
-        fragment. With 1 all parameters meet at once.
-    delay: steps that are computed while a fragment travels, less than tau / fragments: so there is one on its way at most,
-        and between two of them a step without any, at which others may come into the job.
+        first, each to the fragment that has least, and equal ones in the order of the model. A weight that is tied is
+        in one fragment. With 1 all parameters meet at once.
+    delay: steps that are computed while a fragment travels, less than tau / fragments: so there is one on its way at
+        most, and between two of them a step without any, at which others may come into the job.
     merge: "shift", or alpha, at least 0 and less than 1, where there is a delay.
 
     With fragments=1 and delay=0 it is LocalSteps(tau=tau), bit for bit.
@@ -51,22 +51,24 @@ class Streaming:
     def __post_init__(self):
         if isinstance(self.tau, (QSR, Pace)):
             raise InvalidArgument(
-                f"Streaming(tau={self.tau!r}): fragments meet at fixed steps of a tau that stays the same, so give Streaming a "
-                f"number of steps, or LocalSteps the {type(self.tau).__name__} without Streaming"
+                f"Streaming(tau={self.tau!r}): fragments meet at fixed steps of a tau that stays the same, so give "
+                f"Streaming a number of steps, or LocalSteps the {type(self.tau).__name__} without Streaming"
             )
         for name, least in (("tau", 1), ("fragments", 1), ("delay", 0)):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise InvalidArgument(f"{name}={value!r} of Streaming is not a whole number, {least} or more")
         if self.tau % self.fragments:
+            nearest = self.tau // self.fragments * self.fragments or self.fragments
             raise InvalidArgument(
-                f"fragments={self.fragments} do not divide tau={self.tau}, so they could not meet equally far apart: take "
-                f"tau={self.tau // self.fragments * self.fragments or self.fragments}, or another number of fragments"
+                f"fragments={self.fragments} do not divide tau={self.tau}, so they could not meet equally far apart: "
+                f"take tau={nearest}, or another number of fragments"
             )
         if self.delay >= self.gap:
             raise InvalidArgument(
-                f"delay={self.delay}: a meeting comes every tau / fragments = {self.gap} steps, and a fragment must have come "
-                f"before the next one leaves: take a delay of at most {self.gap - 1}, a longer tau or fewer fragments"
+                f"delay={self.delay}: a meeting comes every tau / fragments = {self.gap} steps, and a fragment must "
+                f"have come before the next one leaves: take a delay of at most {self.gap - 1}, a longer tau or fewer "
+                "fragments"
             )
         self._check_merge()
 
@@ -76,13 +78,13 @@ class Streaming:
         is_number = isinstance(self.merge, (int, float)) and not isinstance(self.merge, bool)
         if not is_number or not 0 <= self.merge < 1:
             raise InvalidArgument(
-                f"merge={self.merge!r} is neither 'shift' nor a number from 0 up to, but not including, 1: the share of "
-                "the worker's own weights when a fragment has come"
+                f"merge={self.merge!r} is neither 'shift' nor a number from 0 up to, but not including, 1: the share "
+                "of the worker's own weights when a fragment has come"
             )
         if self.delay == 0:
             raise InvalidArgument(
-                f"merge={self.merge!r} says what becomes of the steps that are computed while a fragment travels, and with "
-                "delay=0 there are none: leave it out, or give a delay"
+                f"merge={self.merge!r} says what becomes of the steps that are computed while a fragment travels, and "
+                "with delay=0 there are none: leave it out, or give a delay"
             )
 
     @property
@@ -96,8 +98,8 @@ class Streaming:
 
     @torch.no_grad()
     def merged(self, common: torch.Tensor, met: torch.Tensor, now: torch.Tensor) -> torch.Tensor:
-        """A parameter's new values in float32: of its new common weights, of what the worker had when it met, and of what
-        it has now."""
+        """A parameter's new values in float32: of its new common weights, of what the worker had when it met, and of
+        what it has now."""
         common, now = common.to(now.device), now.float()
         if self.merge == "shift":
             return common + (now - met.float())
@@ -105,8 +107,8 @@ class Streaming:
 
 
 def fragments_of(named: Iterable[tuple[str, torch.Tensor]], count: int, are_named: bool = True) -> list[list[int]]:
-    """Deals (name, parameter) pairs out to so many fragments: the pairs' numbers, by fragment. The same for equal names and
-    shapes, of DTensors those of the whole. are_named: whether names tell the module that a parameter is of.
+    """Deals (name, parameter) pairs out to so many fragments: the pairs' numbers, by fragment. The same for equal names
+    and shapes, of DTensors those of the whole. are_named: whether names tell the module that a parameter is of.
 
     InvalidArgument: the model has fewer modules."""
     named = list(named)
