@@ -60,7 +60,7 @@ constexpr int64_t kMostSeconds = 3600;
 constexpr size_t kMostRounds = 512;
 constexpr uint64_t kMostTensors = uint64_t{1} << 19;  // of all workers and servers
 constexpr double kPairsShare = 0.8;                   // of the seconds; the rest is all at once
-constexpr double kLeastRoundSeconds = 0.02;
+constexpr double kLeastRoundSeconds = 0.05;
 constexpr int kMostRepeats = 2;  // of what looks slow
 // While all exchange at once, servers hold this much at most, and so does a worker.
 constexpr double kMostBytesAtOnce = 256 << 20;
@@ -157,7 +157,7 @@ class JobCheck {
     }
     BDN_RETURN_IF_ERROR(MeasureTogether());
     if (!is_first()) return std::nullopt;
-    verdicts = JudgeJob(figures_);
+    verdicts = SumUpPairs(figures_, JudgeJob(figures_));
     return std::pair(std::move(figures_), std::move(verdicts));
   }
 
@@ -307,7 +307,8 @@ absl::Status JobCheck::MeasureSome(const Suspects& suspects) {
     }
   }
   for (const LinkFigures& link : links) {
-    values.insert(values.end(), {link.up, link.down, link.round_trip});
+    values.insert(values.end(),
+                  {link.up, link.down, link.round_trip, link.up_seconds, link.down_seconds});
   }
   values.insert(values.end(), {machine.memory, machine.codec, machine.loopback, machine.processors,
                                machine.load, machine.share});
@@ -316,8 +317,9 @@ absl::Status JobCheck::MeasureSome(const Suspects& suspects) {
   BDN_ASSIGN_OR_RETURN(const std::vector<double> gathered, Gather("figures", values));
   for (size_t w = 0; w < workers_; ++w) {
     const double* figure = gathered.data() + w * values.size();
-    for (size_t s = 0; s < servers; ++s, figure += 3) {
-      figures_.links[w * servers + s].Improve({figure[0], figure[1], figure[2]});
+    for (size_t s = 0; s < servers; ++s, figure += 5) {
+      figures_.links[w * servers + s].Improve(
+          {figure[0], figure[1], figure[2], figure[3], figure[4]});
     }
     MachineFigures& known = figures_.machines[static_cast<size_t>(places.workers[w])];
     known.Improve({figure[0], figure[1], figure[2], 0, 0, figure[5]});
@@ -353,7 +355,7 @@ absl::StatusOr<Suspects> JobCheck::TellSuspects(const Suspects& suspects) {
 absl::Status JobCheck::MeasureTogether() {
   // All workers have the same figures, and choose the same size.
   const JobPlaces& places = figures_.places;
-  const double limit = (1 - kPairsShare) * seconds_ / 3;
+  const double limit = (1 - kPairsShare) * seconds_ / 6;  // two directions, three times
   int size = -1;
   double slowest = 0;
   for (const LinkFigures& link : figures_.links) {
@@ -367,15 +369,18 @@ absl::Status JobCheck::MeasureTogether() {
     // One link may carry what all workers send to a server, or what a worker sends to all.
     const bool is_short = 8 * bytes * most / slowest <= limit;
     // The tensors of the smallest size hold as much as those of the second.
-    const double held = 2 * most * std::max(bytes, LinkMeter::BytesOf(LinkMeter::kBlock));
+    const double held = most * std::max(bytes, LinkMeter::BytesOf(LinkMeter::kBlock));
     if (is_short && held <= kMostBytesAtOnce) size = i;
   }
-  LinkMeter::Rates rates;
-  if (size >= 0) {
+  std::vector<double> rates = {0, 0};
+  for (const bool is_up : {true, false}) {
+    if (size < 0) break;
     BDN_ASSIGN_OR_RETURN(
-        rates, meter_->MeasureAll(static_cast<LinkMeter::Size>(size), [this] { return Meet(); }));
+        rates[is_up ? 0 : 1],
+        meter_->MeasureAll(static_cast<LinkMeter::Size>(size), is_up, [this] { return Meet(); }));
   }
-  BDN_ASSIGN_OR_RETURN(const std::vector<double> all, Gather("together", {rates.up, rates.down}));
+  BDN_RETURN_IF_ERROR(Meet());
+  BDN_ASSIGN_OR_RETURN(const std::vector<double> all, Gather("together", rates));
   for (size_t w = 0; w < workers_; ++w) {
     figures_.all_up += all[2 * w];
     figures_.all_down += all[2 * w + 1];

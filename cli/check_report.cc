@@ -147,7 +147,7 @@ std::string TogetherText(const JobFigures& figures) {
     return "all at once: not measured, as that would take too long over these links\n";
   }
   if (figures.places.hosts.size() < 2) {
-    return absl::StrFormat("all at once, both ways: up %s, down %s\n", RateText(figures.all_up),
+    return absl::StrFormat("all at once: up %s, down %s\n", RateText(figures.all_up),
                            RateText(figures.all_down));
   }
   const auto bound = [&](bool is_up) {
@@ -155,7 +155,7 @@ std::string TogetherText(const JobFigures& figures) {
     return RateText(std::min(sums.workers, sums.servers));
   };
   return absl::StrFormat(
-      "all at once, both ways: up %s, down %s; the pairs' links alone, one way: up %s, down %s\n",
+      "all at once: up %s, down %s; their links alone would carry up %s, down %s\n",
       RateText(figures.all_up), RateText(figures.all_down), bound(true), bound(false));
 }
 

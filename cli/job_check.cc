@@ -16,11 +16,16 @@ namespace {
 
 // A figure that is worse than usual by so many times is told of; of links, an error from the second
 // number on. Of a busy machine only that is told which other programs do not explain: a rate that
-// is the same each time that it is measured, or figures that are worse by so many times more.
+// is the same each time that it is measured, by exchanges that take longer than threads wait for a
+// core; and memory that is worse by so many times more.
 constexpr double kSlow = 1.5;
 constexpr double kVerySlow = 4;
 constexpr double kBusyMargin = 2.5;
 constexpr double kSteady = 1.4;
+constexpr double kLongExchange = 0.05;  // seconds
+// More pairs than these are told as one verdict.
+constexpr size_t kMostPairsTold = 3;
+constexpr double kMostPairsShare = 0.05;
 // Loopback and round trips vary more from measurement to measurement than rates do.
 constexpr double kSlowLoopback = 2;
 constexpr double kSlowRoundTrip = 3;
@@ -52,7 +57,8 @@ struct Slow {
   int server = -1;
   double value = 0;
   double usual = 0;
-  double spread = 1;  // of its rates, from measurement to measurement
+  double spread = 1;   // of its rates, from measurement to measurement
+  double seconds = 0;  // that an exchange took by which its rate was measured
 
   double factor() const { return usual / value; }
 };
@@ -98,8 +104,38 @@ class Judge {
   void JudgeMachineFigure(const char* kind, double MachineFigures::*figure, double slow,
                           const std::function<std::string(double)>& text, const char* what,
                           const char* remedy);
-  std::vector<Slow> FindSlow(bool is_local, const std::function<double(const LinkFigures&)>& rate,
-                             double slow, double steady) const;
+  // A pair as one of its ends sees it.
+  struct EndPair {
+    int other = 0;
+    double rate = 0;
+    double seconds = 0;  // of an exchange
+    double spread = 1;
+  };
+  // A worker or a server with its pairs.
+  struct End {
+    std::vector<EndPair> pairs;
+    double cap = 0;      // what it can do
+    double seconds = 0;  // this and the next are the medians of its pairs
+    double spread = 1;
+    bool is_slow = false;
+  };
+  using Ends = std::map<int, End>;  // by rank
+  // A figure of pairs, of which more is better, and the time that an exchange took for it.
+  struct Figure {
+    double rate = 0;
+    double seconds = 0;
+  };
+  using FigureOf = std::function<Figure(const LinkFigures&)>;
+  bool IsLocal(const NodePair& pair) const {
+    return MachineOfWorker(pair.worker) == MachineOfServer(pair.server);
+  }
+  void CollectEnds(bool is_local, const FigureOf& figure_of, Ends* workers, Ends* servers) const;
+  // Returns those that are worse than usual by `slow` times. Of busy machines only those that the
+  // link explains and that stand out.
+  std::vector<Slow> SlowAmong(const std::vector<Slow>& all, double slow) const;
+  std::vector<Slow> FindSlowEnds(Ends* ends, const Ends& others, int Slow::*node,
+                                 double slow) const;
+  std::vector<Slow> FindSlow(bool is_local, const FigureOf& figure_of, double slow) const;
   void JudgeLinks(bool is_local);
   std::string SeenOfLink(const Slow& slow, const std::string& direction) const;
   std::string RemedyOfLink(const Slow& slow, bool is_local) const;
@@ -172,78 +208,104 @@ void Judge::JudgeMachineFigure(const char* kind, double MachineFigures::*figure,
   }
 }
 
+void Judge::CollectEnds(bool is_local, const FigureOf& figure_of, Ends* workers,
+                        Ends* servers) const {
+  for (const NodePair& pair : AllPairs(figures_.places)) {
+    const LinkFigures& link = figures_.at(pair);
+    const Figure figure = figure_of(link);
+    if (IsLocal(pair) != is_local || figure.rate <= 0) continue;
+    (*workers)[pair.worker].pairs.push_back(
+        {pair.server, figure.rate, figure.seconds, link.spread});
+    (*servers)[pair.server].pairs.push_back(
+        {pair.worker, figure.rate, figure.seconds, link.spread});
+  }
+  for (Ends* ends : {workers, servers}) {
+    for (auto& [rank, end] : *ends) {
+      std::vector<double> rates;
+      std::vector<double> seconds;
+      std::vector<double> spreads;
+      for (const EndPair& pair : end.pairs) {
+        rates.push_back(pair.rate);
+        seconds.push_back(pair.seconds);
+        spreads.push_back(pair.spread);
+      }
+      end.cap = CapOf(std::move(rates));
+      end.seconds = MedianOf(std::move(seconds));
+      end.spread = MedianOf(std::move(spreads));
+    }
+  }
+}
+
+std::vector<Slow> Judge::SlowAmong(const std::vector<Slow>& all, double slow) const {
+  // The factor that nine in ten do not exceed is what figures vary by.
+  std::vector<double> factors;
+  for (const Slow& one : all) factors.push_back(one.factor());
+  std::sort(factors.begin(), factors.end());
+  const double scatter =
+      factors.empty() ? 1 : std::max(1.0, factors[(factors.size() - 1) * 9 / 10]);
+  std::vector<Slow> found;
+  for (const Slow& one : all) {
+    const bool is_of_link = one.spread <= kSteady && one.seconds >= kLongExchange;
+    const bool is_told = !IsBusy(one) || (is_of_link && one.factor() >= slow * scatter);
+    if (one.factor() >= slow && is_told) found.push_back(one);
+  }
+  return found;
+}
+
+std::vector<Slow> Judge::FindSlowEnds(Ends* ends, const Ends& others, int Slow::*node,
+                                      double slow) const {
+  std::vector<double> caps;
+  for (const auto& [rank, end] : *ends) caps.push_back(end.cap);
+  if (caps.size() < 2) return {};
+  std::vector<Slow> all;
+  for (const auto& [rank, end] : *ends) {
+    Slow& one = all.emplace_back();
+    one = {.value = end.cap, .usual = UsualOf(caps), .spread = end.spread, .seconds = end.seconds};
+    one.*node = rank;
+  }
+  std::vector<Slow> found;
+  for (const Slow& one : SlowAmong(all, slow)) {
+    End& end = ends->at(one.*node);
+    end.is_slow = std::any_of(end.pairs.begin(), end.pairs.end(), [&](const EndPair& pair) {
+      return others.at(pair.other).cap / pair.rate >= slow;
+    });
+    if (end.is_slow) found.push_back(one);
+  }
+  return found;
+}
+
 // Takes the rate of a pair for the lesser of what its two ends can do, and what an end can do for
 // the best of its pairs. So a slow end shows in its own best pair, unless the other ends of all its
 // pairs do no better with others; and a slow pair in that both of its ends do better with others.
-std::vector<Slow> Judge::FindSlow(bool is_local,
-                                  const std::function<double(const LinkFigures&)>& rate,
-                                  double slow, double steady) const {
-  struct End {
-    double cap = 0;
-    bool is_slow = false;
-    std::vector<double> rates = {};
-    std::vector<double> spreads = {};
-    std::vector<int> others = {};
-  };
-  using Ends = std::map<int, End>;
-  const JobPlaces& places = figures_.places;
+std::vector<Slow> Judge::FindSlow(bool is_local, const FigureOf& figure_of, double slow) const {
   Ends workers;
   Ends servers;
-  for (int w = 0; w < std::ssize(places.workers); ++w) {
-    for (int s = 0; s < std::ssize(places.servers); ++s) {
-      const LinkFigures& link = figures_.at({w, s});
-      const double value = rate(link);
-      if ((MachineOfWorker(w) == MachineOfServer(s)) != is_local || value <= 0) continue;
-      for (End* end : {&workers[w], &servers[s]}) {
-        end->rates.push_back(value);
-        end->spreads.push_back(link.spread);
-      }
-      workers[w].others.push_back(s);
-      servers[s].others.push_back(w);
-    }
+  CollectEnds(is_local, figure_of, &workers, &servers);
+  std::vector<Slow> found = FindSlowEnds(&workers, servers, &Slow::worker, slow);
+  for (const Slow& one : FindSlowEnds(&servers, workers, &Slow::server, slow)) {
+    found.push_back(one);
   }
-  for (Ends* ends : {&workers, &servers}) {
-    for (auto& [rank, end] : *ends) end.cap = CapOf(end.rates);
-  }
-  std::vector<Slow> found;
-  const auto is_slow = [&](const Slow& one) {
-    const bool is_steady = one.spread <= steady || !IsBusy(one);
-    return one.factor() >= (is_steady ? slow : slow * kBusyMargin);
-  };
-  // Returns what is usual for these ends.
-  const auto find = [&](Ends* ends, const Ends& others, int Slow::*node) {
+  // Returns what an end can do: one with a single pair is known by no other pair.
+  const auto known = [](const Ends& ends, int rank) {
+    const End& end = ends.at(rank);
+    if (end.is_slow || end.pairs.size() > 1) return end.cap;
     std::vector<double> caps;
-    for (const auto& [rank, end] : *ends) caps.push_back(end.cap);
-    const double usual = UsualOf(caps);
-    for (auto& [rank, end] : *ends) {
-      Slow one = {.value = end.cap, .usual = usual, .spread = MedianOf(end.spreads)};
-      one.*node = rank;
-      if (caps.size() < 2 || !is_slow(one)) continue;
-      for (size_t i = 0; i < end.others.size(); ++i) {
-        end.is_slow |= others.at(end.others[i]).cap / end.rates[i] >= slow;
-      }
-      if (end.is_slow) found.push_back(one);
-    }
-    return usual;
+    for (const auto& [other, its] : ends) caps.push_back(its.cap);
+    return UsualOf(caps);
   };
-  const double usual_worker = find(&workers, servers, &Slow::worker);
-  const double usual_server = find(&servers, workers, &Slow::server);
-  // An end with one pair is known by no other pair.
-  const auto known = [](const End& end, double usual) {
-    return end.is_slow || end.rates.size() > 1 ? end.cap : usual;
-  };
+  std::vector<Slow> pairs;
   for (const auto& [rank, worker] : workers) {
-    for (size_t i = 0; i < worker.others.size(); ++i) {
-      const int server = worker.others[i];
-      const Slow one = {
-          .worker = rank,
-          .server = server,
-          .value = worker.rates[i],
-          .usual = std::min(known(worker, usual_worker), known(servers.at(server), usual_server)),
-          .spread = worker.spreads[i]};
-      if (is_slow(one)) found.push_back(one);
+    const double own = known(workers, rank);
+    for (const EndPair& pair : worker.pairs) {
+      pairs.push_back({.worker = rank,
+                       .server = pair.other,
+                       .value = pair.rate,
+                       .usual = std::min(own, known(servers, pair.other)),
+                       .spread = pair.spread,
+                       .seconds = pair.seconds});
     }
   }
+  for (const Slow& one : SlowAmong(pairs, slow)) found.push_back(one);
   return found;
 }
 
@@ -251,11 +313,19 @@ void Judge::JudgeLinks(bool is_local) {
   const auto node = [](const Slow& slow) { return std::pair(slow.worker, slow.server); };
   std::map<std::pair<int, int>, Slow> down;
   for (const Slow& slow : FindSlow(
-           is_local, [](const LinkFigures& link) { return link.down; }, kSlow, kSteady)) {
+           is_local,
+           [](const LinkFigures& link) {
+             return Figure{link.down, link.down_seconds};
+           },
+           kSlow)) {
     down[node(slow)] = slow;
   }
   for (const Slow& up : FindSlow(
-           is_local, [](const LinkFigures& link) { return link.up; }, kSlow, kSteady)) {
+           is_local,
+           [](const LinkFigures& link) {
+             return Figure{link.up, link.up_seconds};
+           },
+           kSlow)) {
     const auto found = down.find(node(up));
     if (found == down.end()) {
       AddSlowLink(up, "up", is_local);
@@ -266,9 +336,9 @@ void Judge::JudgeLinks(bool is_local) {
   }
   for (const auto& [who, slow] : down) AddSlowLink(slow, "down", is_local);
   const auto speed = [](const LinkFigures& link) {
-    return link.round_trip > 0 ? 1 / link.round_trip : 0;
+    return Figure{link.round_trip > 0 ? 1 / link.round_trip : 0, link.round_trip};
   };
-  for (const Slow& slow : FindSlow(is_local, speed, kSlowRoundTrip, 0)) {
+  for (const Slow& slow : FindSlow(is_local, speed, kSlowRoundTrip)) {
     if (1 / slow.value - 1 / slow.usual >= kLeastExcessSeconds) AddSlowRoundTrip(slow);
   }
 }
@@ -317,7 +387,7 @@ std::string Judge::RemedyOfLink(const Slow& slow, bool is_local) const {
 }
 
 void Judge::AddSlowLink(const Slow& slow, const std::string& direction, bool is_local) {
-  const bool is_error = slow.factor() >= kVerySlow && (!IsBusy(slow) || slow.spread <= kSteady);
+  const bool is_error = slow.factor() >= kVerySlow;
   Add({.finding = {.severity = is_error ? Severity::kError : Severity::kWarning,
                    .subject = "link",
                    .seen = SeenOfLink(slow, direction),
@@ -436,6 +506,8 @@ void LinkFigures::Improve(const LinkFigures& other) {
   for (const auto& [known, more] : {std::pair(up, other.up), std::pair(down, other.down)}) {
     if (known > 0 && more > 0) spread = std::max({spread, known / more, more / known});
   }
+  if (other.up > up) up_seconds = other.up_seconds;
+  if (other.down > down) down_seconds = other.down_seconds;
   up = std::max(up, other.up);
   down = std::max(down, other.down);
   if (other.round_trip > 0 && (round_trip <= 0 || other.round_trip < round_trip)) {
@@ -451,6 +523,39 @@ void MachineFigures::Improve(const MachineFigures& other) {
 }
 
 std::vector<Verdict> JudgeJob(const JobFigures& figures) { return Judge(figures).Verdicts(); }
+
+std::vector<Verdict> SumUpPairs(const JobFigures& figures, std::vector<Verdict> verdicts) {
+  const size_t most =
+      std::max(kMostPairsTold, figures.links.size() / static_cast<size_t>(1 / kMostPairsShare));
+  for (const char* const kind : {"link", "round trip"}) {
+    const auto is_of_pair = [&](const Verdict& each) {
+      return each.kind == kind && each.worker >= 0 && each.server >= 0;
+    };
+    const auto count =
+        static_cast<size_t>(std::count_if(verdicts.begin(), verdicts.end(), is_of_pair));
+    if (count <= most) continue;
+    Verdict worst;
+    Severity severity = Severity::kWarning;
+    for (const Verdict& each : verdicts) {
+      if (!is_of_pair(each)) continue;
+      severity = std::max(severity, each.finding.severity);
+      if (each.factor > worst.factor) worst = each;
+    }
+    std::erase_if(verdicts, is_of_pair);
+    verdicts.push_back(
+        {.finding = {.severity = severity,
+                     .subject = kind,
+                     .seen = absl::StrFormat("%d of %d pairs are slow, and their ends are not with "
+                                             "others; the worst: %s",
+                                             count, figures.links.size(), worst.finding.seen),
+                     .remedy = "see what these pairs share (--json has all): a switch or a route; "
+                               "where they have nothing in common, figures vary that much: try "
+                               "again with more --seconds and nothing else running"},
+         .kind = "pairs",
+         .factor = worst.factor});
+  }
+  return verdicts;
+}
 
 Suspects SuspectsOf(const JobPlaces& places, std::span<const Verdict> verdicts) {
   Suspects suspects;

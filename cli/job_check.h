@@ -43,7 +43,9 @@ struct LinkFigures {
   double up = 0;          // bits a second from the worker to the server
   double down = 0;        // bits a second from the server to the worker
   double round_trip = 0;  // seconds that an exchange of 256 bytes takes
-  double spread = 1;      // the best rate of several measurements by the worst, of one direction
+  double up_seconds = 0;  // that an exchange took by which `up` was measured
+  double down_seconds = 0;
+  double spread = 1;  // the best rate of several measurements by the worst, of one direction
 
   // Takes the better one of each figure, and widens the spread.
   void Improve(const LinkFigures& other);
@@ -67,7 +69,8 @@ struct JobFigures {
   std::vector<LinkFigures> links;        // of worker w and server s at w * servers + s
   std::vector<MachineFigures> machines;  // by number; without figures where there is no worker
   std::string codec;                     // the specs with which `codec` was measured
-  // Bits a second of all workers together while all of them exchange with all servers at once.
+  // Bits a second of all workers together while all of them exchange with all servers at once, one
+  // direction after the other.
   double all_up = 0;
   double all_down = 0;
 
@@ -92,6 +95,8 @@ struct Verdict {
 // such pairs, pairs over the network with those; and with the median of three or more, or with the
 // better one of two. A worker or a server whose pairs are all slow has one verdict.
 std::vector<Verdict> JudgeJob(const JobFigures& figures);
+// Returns the verdicts with those about pairs summed up as one, where they are more than a few.
+std::vector<Verdict> SumUpPairs(const JobFigures& figures, std::vector<Verdict> verdicts);
 
 // The parts of a job that are to be measured again before a verdict about them is told.
 struct Suspects {

@@ -30,6 +30,7 @@ constexpr uint64_t kChunkElements = uint64_t{1} << 18;  // 1 MiB
 constexpr int kMostRoundTrips = 21;
 constexpr size_t kMostRepetitions = 9;
 constexpr int kTogether = 3;
+constexpr double kStandingStill = 1;  // seconds
 // The scheduler levels the bytes of servers, so a few calls bring every server its share.
 constexpr int kMostDeclarations = 64;
 // The direction that is not measured carries less than this part of the other one.
@@ -133,7 +134,7 @@ absl::Status LinkMeter::DeclareKind(const Kind& kind, std::vector<std::vector<ui
       }
       auto& tensors = (*by_server)[static_cast<size_t>(server)];
       (tensors.size() < kind.count ? tensors : *spare).push_back(id);
-      elements_[id] = kind.elements;
+      known_[id].elements = kind.elements;
     }
   }
   return Internal("the scheduler gave some of %d servers no tensor in %d declarations", servers_,
@@ -154,14 +155,14 @@ absl::StatusOr<std::pair<double, double>> LinkMeter::Traffic() const {
 
 absl::StatusOr<LinkMeter::Timed> LinkMeter::Exchange(std::span<const uint32_t> tensors) {
   uint64_t elements = 0;
-  for (const uint32_t tensor : tensors) elements += elements_[tensor];
+  for (const uint32_t tensor : tensors) elements += known_[tensor].elements;
   // Zeros stay zeros, whatever the codecs leave out or scale.
   if (buffer_.size() < elements) buffer_.resize(elements);
   std::vector<bdn_push> pushes;
   float* data = buffer_.data();
   for (const uint32_t tensor : tensors) {
     pushes.push_back(PushOf(tensor, data));
-    data += elements_[tensor];
+    data += known_[tensor].elements;
   }
   std::vector<bdn_ticket> tickets(pushes.size());
   BDN_ASSIGN_OR_RETURN(const auto before, Traffic());
@@ -170,9 +171,22 @@ absl::StatusOr<LinkMeter::Timed> LinkMeter::Exchange(std::span<const uint32_t> t
       Check(bdn_push_pull_all(worker_, pushes.data(), pushes.size(), tickets.data(), nullptr)));
   BDN_RETURN_IF_ERROR(Check(bdn_wait_all(worker_, tickets.data(), tickets.size(),
                                          kCheckTimeoutSeconds, nullptr, nullptr)));
-  const double seconds = Now() - begin;
+  const double end = Now();
+  const double seconds = end - begin;
   BDN_ASSIGN_OR_RETURN(const auto after, Traffic());
+  for (const uint32_t tensor : tensors) {
+    if (++known_[tensor].steps <= highest_step_) continue;
+    highest_step_ = known_[tensor].steps;
+    rose_ = end;
+  }
   return Timed{std::max(seconds, 1e-9), after.first - before.first, after.second - before.second};
+}
+
+absl::Status LinkMeter::KeepStepsRising(uint32_t tensor) {
+  if (Now() - rose_ < kStandingStill) return absl::OkStatus();
+  const uint64_t before = highest_step_;
+  while (highest_step_ == before) BDN_RETURN_IF_ERROR(Exchange({&tensor, 1}).status());
+  return absl::OkStatus();
 }
 
 absl::Status LinkMeter::Forget(std::span<const uint32_t> tensors) {
@@ -188,16 +202,21 @@ absl::Status LinkMeter::Forget(std::span<const uint32_t> tensors) {
 absl::StatusOr<LinkFigures> LinkMeter::Measure(int server, double seconds) {
   const Tensors& tensors = tensors_[static_cast<size_t>(server)];
   LinkFigures figures;
-  BDN_ASSIGN_OR_RETURN(const Timed tiny, MeasureRoundTrip(tensors.tiny, 0.2 * seconds));
-  figures.round_trip = tiny.seconds;
+  BDN_ASSIGN_OR_RETURN(const Timed tiny,
+                       MeasureRoundTrip(tensors.tiny, 0.2 * seconds, &figures.round_trip));
   const double each = 0.4 * seconds;
-  BDN_ASSIGN_OR_RETURN(figures.up, MeasureWay(tensors.up, true, each, tiny));
-  BDN_ASSIGN_OR_RETURN(figures.down, MeasureWay(tensors.down, false, each, tiny));
+  BDN_ASSIGN_OR_RETURN(const WayFigures up, MeasureWay(tensors, true, each, tiny));
+  BDN_ASSIGN_OR_RETURN(const WayFigures down, MeasureWay(tensors, false, each, tiny));
+  figures.up = up.rate;
+  figures.up_seconds = up.seconds;
+  figures.down = down.rate;
+  figures.down_seconds = down.seconds;
   BDN_RETURN_IF_ERROR(Forget(tensors.down[kChunks]));
   return figures;
 }
 
-absl::StatusOr<LinkMeter::Timed> LinkMeter::MeasureRoundTrip(uint32_t tensor, double seconds) {
+absl::StatusOr<LinkMeter::Timed> LinkMeter::MeasureRoundTrip(uint32_t tensor, double seconds,
+                                                             double* median) {
   std::vector<double> times;
   const double end = Now() + seconds;
   Timed timed;
@@ -205,16 +224,20 @@ absl::StatusOr<LinkMeter::Timed> LinkMeter::MeasureRoundTrip(uint32_t tensor, do
     BDN_ASSIGN_OR_RETURN(timed, Exchange({&tensor, 1}));
     times.push_back(timed.seconds);
   } while (times.size() < kMostRoundTrips && Now() + times.back() < end);
-  timed.seconds = MedianOf(std::move(times));
+  timed.seconds = *std::min_element(times.begin(), times.end());
+  *median = MedianOf(std::move(times));
   return timed;
 }
 
-absl::StatusOr<double> LinkMeter::MeasureWay(const Way& way, bool is_up, double seconds,
-                                             const Timed& tiny) {
+absl::StatusOr<LinkMeter::WayFigures> LinkMeter::MeasureWay(const Tensors& tensors, bool is_up,
+                                                            double seconds, const Timed& tiny) {
+  const Way& way = is_up ? tensors.up : tensors.down;
   const double end = Now() + seconds;
   std::vector<double> rates;
+  std::vector<double> times;
   int size = kSmall;
   while (true) {
+    BDN_RETURN_IF_ERROR(KeepStepsRising(tensors.tiny));
     BDN_ASSIGN_OR_RETURN(const Timed timed, Exchange(way[static_cast<size_t>(size)]));
     const double bytes = is_up ? timed.up_bytes : timed.down_bytes;
     const double others = is_up ? timed.down_bytes : timed.up_bytes;
@@ -229,40 +252,39 @@ absl::StatusOr<double> LinkMeter::MeasureWay(const Way& way, bool is_up, double 
     const double more_bytes = bytes + others - tiny.up_bytes - tiny.down_bytes;
     rates.push_back(more_seconds > timed.seconds / 2 ? 8 * more_bytes / more_seconds
                                                      : 8 * bytes / timed.seconds);
-    // Three of the next size are to find time; else this size it is.
+    times.push_back(timed.seconds);
+    // The next size is to find time, by the best rate so far; else this size it is. One large
+    // exchange says more than many small ones, whose time is that of wakes and waits.
     const double left = end - Now();
     if (size + 1 < kNumSizes) {
-      const double next = 8 * BytesOf(static_cast<Size>(size + 1)) / rates.back() + tiny.seconds;
-      if (3 * next <= left) {
+      const double best = *std::max_element(rates.begin(), rates.end());
+      const double next = 8 * BytesOf(static_cast<Size>(size + 1)) / best + tiny.seconds;
+      if (next <= left) {
         ++size;
         rates.clear();
+        times.clear();
         continue;
       }
     }
     if (rates.size() >= kMostRepetitions || timed.seconds > left) break;
   }
-  return MedianOf(std::move(rates));
+  return WayFigures{MedianOf(std::move(rates)), MedianOf(std::move(times))};
 }
 
-absl::StatusOr<LinkMeter::Rates> LinkMeter::MeasureAll(Size size,
-                                                       const std::function<absl::Status()>& meet) {
+absl::StatusOr<double> LinkMeter::MeasureAll(Size size, bool is_up,
+                                             const std::function<absl::Status()>& meet) {
   std::vector<uint32_t> all;
   for (const Tensors& tensors : tensors_) {
-    // Down first: else its small pushes would wait behind the large ones of up.
-    for (const Way* way : {&tensors.down, &tensors.up}) {
-      const std::vector<uint32_t>& some = (*way)[size];
-      all.insert(all.end(), some.begin(), some.end());
-    }
+    const std::vector<uint32_t>& some = (is_up ? tensors.up : tensors.down)[size];
+    all.insert(all.end(), some.begin(), some.end());
   }
-  std::vector<double> up;
-  std::vector<double> down;
+  std::vector<double> rates;
   for (int i = 0; i < kTogether; ++i) {
     BDN_RETURN_IF_ERROR(meet());
     BDN_ASSIGN_OR_RETURN(const Timed timed, Exchange(all));
-    up.push_back(8 * timed.up_bytes / timed.seconds);
-    down.push_back(8 * timed.down_bytes / timed.seconds);
+    rates.push_back(8 * (is_up ? timed.up_bytes : timed.down_bytes) / timed.seconds);
   }
-  return Rates{MedianOf(std::move(up)), MedianOf(std::move(down))};
+  return MedianOf(std::move(rates));
 }
 
 }  // namespace bdn::cli

@@ -41,14 +41,11 @@ class LinkMeter {
   // exchange each way may take longer.
   absl::StatusOr<LinkFigures> Measure(int server, double seconds);
 
-  // Bits a second, both directions at once.
-  struct Rates {
-    double up = 0;
-    double down = 0;
-  };
-  // Exchanges with all servers at once, both ways, by exchanges of this size. Calls `meet` before
-  // each of the repetitions, so that all workers begin together. Returns the medians.
-  absl::StatusOr<Rates> MeasureAll(Size size, const std::function<absl::Status()>& meet);
+  // Exchanges with all servers at once, by exchanges of this size, and returns the bits a second of
+  // one direction, the median of some repetitions. Calls `meet` before each of them, so that all
+  // workers begin together.
+  absl::StatusOr<double> MeasureAll(Size size, bool is_up,
+                                    const std::function<absl::Status()>& meet);
 
  private:
   // The tensors for one direction with one server, by size; a larger size has several in flight.
@@ -68,10 +65,20 @@ class LinkMeter {
     double up_bytes = 0;
     double down_bytes = 0;
   };
+  struct WayFigures {
+    double rate = 0;
+    double seconds = 0;  // of one exchange
+  };
   // Exchanges tensors at once, and counts what that takes.
   absl::StatusOr<Timed> Exchange(std::span<const uint32_t> tensors);
-  absl::StatusOr<Timed> MeasureRoundTrip(uint32_t tensor, double seconds);
-  absl::StatusOr<double> MeasureWay(const Way& way, bool is_up, double seconds, const Timed& tiny);
+  // Returns the shortest of some exchanges, and gives the median of their times.
+  absl::StatusOr<Timed> MeasureRoundTrip(uint32_t tensor, double seconds, double* median);
+  absl::StatusOr<WayFigures> MeasureWay(const Tensors& tensors, bool is_up, double seconds,
+                                        const Timed& tiny);
+  // Exchanges the tensor until its step is the highest of this worker, where that has not risen for
+  // a while: the scheduler takes steps that stand still, while some workers exchange and others
+  // wait at a barrier, for a stalled job.
+  absl::Status KeepStepsRising(uint32_t tensor);
   // Ends a step of these tensors without data, so that their server keeps no reply of theirs.
   absl::Status Forget(std::span<const uint32_t> tensors);
   absl::StatusOr<std::pair<double, double>> Traffic() const;
@@ -80,7 +87,13 @@ class LinkMeter {
   const int servers_;
   int declared_ = 0;
   std::vector<Tensors> tensors_;  // by server
-  std::map<uint32_t, uint64_t> elements_;
+  struct Known {
+    uint64_t elements = 0;
+    uint64_t steps = 0;
+  };
+  std::map<uint32_t, Known> known_;  // by tensor
+  uint64_t highest_step_ = 0;
+  double rose_ = 0;  // when that has risen
   std::vector<float> buffer_;
 };
 

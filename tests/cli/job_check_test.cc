@@ -48,8 +48,11 @@ JobFigures Sound(JobPlaces places) {
   figures.codec = "onebit";
   for (size_t i = 0; i < places.num_pairs(); ++i) {
     const double noise = 1 + 0.01 * static_cast<double>(i * 7 % 10);
-    figures.links.push_back(
-        {.up = 95 * kMbit * noise, .down = 93 * kMbit * noise, .round_trip = 150e-6 * noise});
+    figures.links.push_back({.up = 95 * kMbit * noise,
+                             .down = 93 * kMbit * noise,
+                             .round_trip = 150e-6 * noise,
+                             .up_seconds = 0.1,
+                             .down_seconds = 0.1});
   }
   figures.machines.resize(places.hosts.size());
   for (const int machine : places.workers) {
@@ -296,9 +299,41 @@ TEST(JudgeJob, ComparesWhatVariesOnABusyMachineWithAWideMargin) {
   for (LinkFigures& link : figures.links) link.spread = 1.1;
   figures = Slowed(figures, 3, 3, of_worker);
   EXPECT_THAT(Told(figures), ElementsAre("warning busy w1", "error link both ways worker 1"));
-  // A ninth is not explained by other programs.
-  for (LinkFigures& link : figures.links) link.spread = 3;
-  EXPECT_THAT(Told(figures), ElementsAre("warning busy w1", "warning link both ways worker 1"));
+}
+
+TEST(JudgeJob, TellsOfBusyMachinesOnlyWhatStandsOut) {
+  // One machine, whose pairs differ by twice and more.
+  JobFigures figures = Sound(Together(4, 3));
+  figures.machines[0].share = 0.2;
+  for (size_t i = 0; i < figures.links.size(); ++i) {
+    figures.links[i].up *= 1 + static_cast<double>(i * 5 % 12) / 4;
+    figures.links[i].round_trip *= 1 + static_cast<double>(i * 5 % 12);
+  }
+  EXPECT_THAT(Told(figures), ElementsAre("warning busy one"));
+  LinkOf(figures, 2, 1).up /= 20;
+  EXPECT_THAT(Told(figures), ElementsAre("warning busy one", "error link up worker 2 server 1"));
+  LinkOf(figures, 2, 1).spread = 2;
+  EXPECT_THAT(Told(figures), ElementsAre("warning busy one"));
+  LinkOf(figures, 2, 1).spread = 1;
+  LinkOf(figures, 2, 1).up_seconds = 0.01;
+  EXPECT_THAT(Told(figures), ElementsAre("warning busy one"));
+}
+
+TEST(SumUpPairs, TellsManyPairsAsOne) {
+  const auto some = [](int most) {
+    return Slowed(Sound(Apart(20, 10)), 3, 3, [most](NodePair pair) {
+      return pair.worker % 5 == 0 && pair.server % 5 == 0 && pair.worker < 5 * most;
+    });
+  };
+  const JobFigures few = some(3);  // 6 of 200 pairs
+  EXPECT_THAT(SumUpPairs(few, JudgeJob(few)), SizeIs(6));
+  JobFigures many = Slowed(some(4), 1, 1, [](NodePair) { return true; });
+  many = Slowed(many, 3, 3, [](NodePair pair) { return pair.server == pair.worker % 10; });
+  const std::vector<Verdict> verdicts = SumUpPairs(many, JudgeJob(many));
+  ASSERT_THAT(verdicts, SizeIs(1));
+  EXPECT_EQ(verdicts[0].kind, "pairs");
+  EXPECT_THAT(verdicts[0].finding.seen,
+              AllOf(HasSubstr("of 200 pairs are slow"), HasSubstr("the worst: worker")));
 }
 
 TEST(JudgeJob, TellsWhatAllTogetherLack) {
