@@ -341,7 +341,10 @@ class LocalSteps(WrappedOptimizer):
             if travel.left_out is not None:
                 common = torch.sub(common, travel.left_out[number], alpha=1 / travel.weight)
             local = self._links.members[index].local
-            local.copy_(self._streaming.merged(common, met, local) if travel.keeps_steps else common)
+            if travel.keeps_steps:
+                self._streaming.merge_into(local, common, met)
+            else:
+                local.copy_(common)
 
     def _forget_travel(self):
         """What is loaded takes its place."""

@@ -97,13 +97,17 @@ class Streaming:
         return step // self.gap % self.fragments
 
     @torch.no_grad()
-    def merged(self, common: torch.Tensor, met: torch.Tensor, now: torch.Tensor) -> torch.Tensor:
-        """A parameter's new values in float32: of its new common weights, of what the worker had when it met, and of
-        what it has now."""
-        common, now = common.to(now.device), now.float()
+    def merge_into(self, now: torch.Tensor, common: torch.Tensor, met: torch.Tensor) -> None:
+        """Gives a parameter its new values: of its new common weights, in float32, of what the worker had when it met,
+        and of what it has now."""
+        common = common.to(now.device)
+        exact = now.float()  # The parameter itself where it is float32, which is then changed without a copy.
         if self.merge == "shift":
-            return common + (now - met.float())
-        return torch.lerp(common, now, float(self.merge))
+            exact = exact.sub_(met).add_(common)
+        else:
+            exact = torch.lerp(common, exact, float(self.merge))
+        if exact is not now:
+            now.copy_(exact)
 
 
 def fragments_of(named: Iterable[tuple[str, torch.Tensor]], count: int, are_named: bool = True) -> list[list[int]]:
