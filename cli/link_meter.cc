@@ -199,6 +199,15 @@ absl::Status LinkMeter::Forget(std::span<const uint32_t> tensors) {
                             nullptr));
 }
 
+absl::Status LinkMeter::CheckIsThere(int server) const {
+  int32_t now = -1;
+  size_t parts = 0;
+  BDN_RETURN_IF_ERROR(
+      Check(bdn_servers_of(worker_, tensors_[static_cast<size_t>(server)].tiny, &now, 1, &parts)));
+  if (now == server) return absl::OkStatus();
+  return Unavailable("server %d was lost while the job was checked", server);
+}
+
 absl::StatusOr<LinkFigures> LinkMeter::Measure(int server, double seconds) {
   const Tensors& tensors = tensors_[static_cast<size_t>(server)];
   LinkFigures figures;
@@ -212,6 +221,8 @@ absl::StatusOr<LinkFigures> LinkMeter::Measure(int server, double seconds) {
   figures.down = down.rate;
   figures.down_seconds = down.seconds;
   BDN_RETURN_IF_ERROR(Forget(tensors.down[kChunks]));
+  // A lost server's tensors are summed by another one, whose figures these are not to be.
+  BDN_RETURN_IF_ERROR(CheckIsThere(server));
   return figures;
 }
 
@@ -284,6 +295,7 @@ absl::StatusOr<double> LinkMeter::MeasureAll(Size size, bool is_up,
     BDN_ASSIGN_OR_RETURN(const Timed timed, Exchange(all));
     rates.push_back(8 * (is_up ? timed.up_bytes : timed.down_bytes) / timed.seconds);
   }
+  for (int server = 0; server < servers_; ++server) BDN_RETURN_IF_ERROR(CheckIsThere(server));
   return MedianOf(std::move(rates));
 }
 

@@ -79,6 +79,8 @@ class LinkMeter {
   // a while: the scheduler takes steps that stand still, while some workers exchange and others
   // wait at a barrier, for a stalled job.
   absl::Status KeepStepsRising(uint32_t tensor);
+  // Returns Unavailable where another server has taken over the tensors of this one, which is lost.
+  absl::Status CheckIsThere(int server) const;
   // Ends a step of these tensors without data, so that their server keeps no reply of theirs.
   absl::Status Forget(std::span<const uint32_t> tensors);
   absl::StatusOr<std::pair<double, double>> Traffic() const;

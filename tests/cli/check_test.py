@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import re
 import shutil
 import signal
@@ -168,16 +169,36 @@ def test_settings_that_keep_directions_together_are_refused(real, setting):
     assert f"setting {setting.split('=')[0]}" in error and "run" in error
 
 
-def test_a_worker_that_is_killed_in_the_check_is_named(real):
-    process = real.start("run", "-n", 3, "-s", 2, *QUIET, "--link", "1mbit", "--", BIN / "bandoneon", "check", "--seconds", "60")
+@pytest.fixture
+def begun(real):
+    """A check that has begun and takes long, with the number of the process that has these words in its arguments or variables."""
+    process = real.start("run", "-n", 3, "-s", 2, *QUIET, "--link", "1mbit", "--", BIN / "bandoneon", "check", "--seconds", "20")
     read_until(process.stderr, 1, "measures 6 pairs")
-    (guardian,) = children_of(process.pid)
-    (victim,) = [pid for pid in children_of(guardian)
-                 if b"BANDONEON_RANK=1\0" in open(f"/proc/{pid}/environ", "rb").read()]
-    os.kill(victim, signal.SIGKILL)
+
+    def find(*words):
+        (guardian,) = children_of(process.pid)
+        (pid,) = [pid for pid in children_of(guardian) if all(
+            f"{word}\0".encode() in b"".join(pathlib.Path(f"/proc/{pid}/{name}").read_bytes() for name in ("cmdline", "environ"))
+            for word in words)]
+        return pid
+
+    return process, find
+
+
+def test_a_worker_that_is_killed_in_the_check_is_named(begun):
+    process, find = begun
+    os.kill(find("check", "BANDONEON_RANK=1"), signal.SIGKILL)
     code, out, error = finish(process)
     assert code == 128 + signal.SIGKILL
     assert "worker 1" in error.splitlines()[-1] and "up, workers to servers" not in out
+
+
+def test_no_other_server_is_measured_in_place_of_one_that_is_killed(begun):
+    process, find = begun
+    os.kill(find("--rank=1"), signal.SIGKILL)
+    code, out, error = finish(process)
+    assert code == 1
+    assert "server 1 was lost while the job was checked" in error and "up, workers to servers" not in out
 
 
 @pytest.mark.parametrize("arguments, said", [
