@@ -38,6 +38,11 @@ def local_steps(worker, model):
     return bdn.LocalSteps(inner(model), model.named_parameters(), worker=worker, **linked(**options))
 
 
+def streaming(worker, model):
+    options = dict(tau=bdn.algorithms.Streaming(4, 2, 1), outer=bdn.algorithms.Average())
+    return bdn.LocalSteps(inner(model), model, worker=worker, **options)
+
+
 def ef21(worker, model):
     return bdn.algorithms.EF21(inner(model), model.named_parameters(), worker=worker)
 
@@ -54,7 +59,7 @@ def demo(worker, model):
     return bdn.algorithms.DeMo(model.named_parameters(), worker=worker)
 
 
-KINDS = [distributed, server, onebit_adam, cser, local_steps, ef21, kfac, lion, demo]
+KINDS = [distributed, server, onebit_adam, cser, local_steps, streaming, ef21, kfac, lion, demo]
 
 
 class Training:

@@ -366,7 +366,8 @@ class Breaks(Quadratic):
     def gradient(self, rank, t, model):
         gradients = super().gradient(rank, t, model)
         if rank == 1 and t in self.steps:
-            gradients[1] = np.full_like(gradients[1], self.value)
+            gradients[1] = gradients[1].copy()
+            gradients[1][35] = self.value
         return gradients
 
 
@@ -399,6 +400,34 @@ def test_weights_that_are_not_finite_send_all_back_to_the_common_ones(spec, merg
                 assert_close(seen[t][1], right)
     assert [seen[-1][2] for seen in ranks] == [1] * WORKERS
     assert [seen[12][2] for seen in ranks] == [0] * WORKERS
+
+
+@pytest.mark.parametrize("pull", ["none", "delta(int4)"])
+def test_one_value_that_is_not_finite_leaves_out_all_partitions_of_its_fragment(pull):
+    def job(worker):
+        first, second = (torch.nn.Parameter(torch.zeros(5000)) for _ in range(2))
+        params = {"layer.weight": first, "layer.bias": second, "other.weight": torch.nn.Parameter(torch.zeros(100))}
+        options = dict(push="ef(onebit)", pull=pull)
+        optimizer = local(Streaming(4, 2, 1), bdn.algorithms.Nesterov(), **options)(worker, params)
+        seen = []
+        for step in range(1, 14):
+            for param in params.values():
+                param.grad = torch.full_like(param, float(worker.rank + 1))
+            if step == 7 and worker.rank == 1:
+                first.grad[4321] = float("nan")
+            optimizer.step()
+            seen.append(both(optimizer, params))
+        # What met after step 8 came after step 9, and the one before after step 7.
+        assert optimizer.skipped_rounds == 1
+        (_, before), (common, own) = seen[7], seen[8]
+        assert_same_bits([common, seen[6][0], own])
+        assert not np.array_equal(before[0], own[0])
+        optimizer.synchronize()
+        return [values(params), common]
+
+    for whole in zip(*run_job(job, servers=2, partition_bytes=4096, min_compress_bytes=1)):
+        assert_same_bits(whole)
+        assert np.isfinite(whole[0][0]).all()
 
 
 def test_who_counts_for_nothing_takes_up_what_the_others_moved_whatever_it_has():
@@ -464,6 +493,16 @@ def test_what_a_push_leaves_out_may_stay_in_the_model(streaming):
             assert_close(common, same, rtol=1e-4, atol=1e-5)
             differs |= not np.allclose(own[0], without[0])
     assert differs
+
+
+def test_steps_as_weights_are_those_since_the_last_meeting_of_all():
+    def run(**options):
+        return run_ranks(Quadratic(), local(Streaming(6, 3, 1), bdn.algorithms.Nesterov(), **options), 11, look=both)
+
+    for seen, others in zip(run(), run(weight="steps")):
+        for (common, own), (same, again) in zip(seen, others):
+            assert_close(common, same)
+            assert_close(own, again)
 
 
 # ---- Others ----
