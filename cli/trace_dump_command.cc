@@ -27,7 +27,7 @@ namespace bdn::cli {
 namespace {
 
 constexpr char kName[] = "trace dump";
-// Of more nodes only those are named whose recording is missing.
+// In a dump of more nodes only those are named whose recording is missing.
 constexpr uint32_t kMostNodesNamed = 16;
 // Between two nodes' answers rounds may look open that are not.
 constexpr double kOpenSeconds = 1;

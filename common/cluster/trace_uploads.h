@@ -27,7 +27,7 @@ class TraceUploads {
 
   // Borrows `calls` and `clock`.
   TraceUploads(SchedulerCalls* calls, const Clock* clock) : calls_(calls), clock_(clock) {}
-  // As Close.
+  // Ends as Close does.
   ~TraceUploads() { Close(); }
   TraceUploads(const TraceUploads&) = delete;
   TraceUploads& operator=(const TraceUploads&) = delete;

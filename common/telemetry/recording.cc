@@ -26,8 +26,8 @@ constexpr uint64_t kReserveBytes = uint64_t{1} << 20;
 constexpr int kMostFilesOfAProcess = 1000;
 // Tables end at multiples of 16 bytes and the last one at one of 64, which takes less than this.
 constexpr uint64_t kRoundingBytes = 128;
-// Of so many times the bytes that Latest may return it reads the records: a block of a thread that
-// records seldom may be older than the others, and have newer records.
+// Latest reads the newest blocks of so many times the bytes that it may return: a block of a thread
+// that records seldom may be older than the others, and have newer records.
 constexpr uint64_t kReadPerKept = 8;
 
 // The places of the numbers in a block's header.

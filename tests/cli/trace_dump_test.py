@@ -135,7 +135,7 @@ def test_a_job_that_stands_still_is_explained(real, job, tmp_path):
     last = done.stdout.splitlines()[-1]
     sentence = "worker 1 has not pushed 'layer.0' of step 30 (and 1 more), for which worker 0 waits; "
     assert last.startswith(sentence) and last.endswith("runs"), done.stdout
-    # As a command, without a directory; it shows where the program is, for it runs on this machine.
+    # The command asks without a directory, and shows where the program is, which runs on this machine.
     hang = hang_of(real)
     assert hang.returncode == 0, hang.stderr
     assert hang.stdout.startswith("worker 1 has not pushed 'layer.0' of step 30") and "time.sleep" not in hang.stdout

@@ -27,7 +27,7 @@ from reference_helpers import (
 )
 
 Streaming = bdn.algorithms.Streaming
-# Of the problem's parameters, of 96, 40 and 25 elements.
+# The problem's parameters have 96, 40 and 25 elements.
 THREE, TWO, ONE = [[0], [1], [2]], [[0], [1, 2]], [[0, 1, 2]]
 OUTERS = {
     "average": (bdn.algorithms.Average(), algorithms.Average),
