@@ -41,7 +41,7 @@ class DumpState {
   // Returns the nodes of which more is expected.
   std::vector<NodeId> Open() const;
 
-  // What becomes of the call that brought a piece.
+  // The time at which the call that brought a piece is answered.
   enum class Answer {
     kNow,    // the piece holds nothing for the caller, or it came before
     kLater,  // once the piece was passed on

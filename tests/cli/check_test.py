@@ -122,7 +122,7 @@ def test_a_program_starts_after_a_check_of_its_job(real, tmp_path):
         "run", "-n", 2, "-s", 1, *QUIET, "--check", "--set", f"trace={recordings}", "--set", "partition-bytes=64KiB", "--",
         sys.executable, "-c", PROGRAM))
     assert code == 0, error
-    # What the check prints is no output of the program.
+    # The program's output has nothing that the check prints.
     assert sorted(out.splitlines()) == ["[worker 0] trained 0", "[worker 1] trained 1"]
     assert "up, workers to servers" in error and "round trip of 256 bytes" in error
     # The check has left nothing among the job's own recordings.

@@ -264,7 +264,7 @@ class LocalSteps(WrappedOptimizer):
         if left_out is None:
             return self._take_common(part)
         for m, index, rest in zip(members, part, left_out):
-            # What was pushed is `weight` times that.
+            # The push was `weight` times what the worker has moved, and so is what it left out.
             m.local.copy_(torch.sub(self._common[index], rest, alpha=1 / weight))
 
     def _moved(self, part):
