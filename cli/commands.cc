@@ -84,6 +84,19 @@ std::string VariableName(const std::string& setting) {
   return name;
 }
 
+std::vector<Flag> WithCredentials(std::span<const Flag> flags) {
+  std::vector<Flag> all(flags.begin(), flags.end());
+  all.insert(
+      all.end(),
+      {{"token", 0, "TEXT", "the job's secret; others may read a command line [$BANDONEON_TOKEN]"},
+       {"token-file", 0, "PATH", "a file that holds it [$BANDONEON_TOKEN_FILE]"},
+       {"tls-ca", 0, "PATH", "who may certify the scheduler [$BANDONEON_TLS_CA]"},
+       {"tls-cert", 0, "PATH", "a certificate of any role of the job [$BANDONEON_TLS_CERT]"},
+       {"tls-key", 0, "PATH", "its private key [$BANDONEON_TLS_KEY]"},
+       {"insecure", 0, nullptr, "ask another host without certificates, the token in the clear"}});
+  return all;
+}
+
 absl::StatusOr<Variables> JobSettings(const CommandFlags& flags) {
   Variables variables;
   for (const char* direction : {"push", "pull"}) {

@@ -64,6 +64,9 @@ absl::StatusOr<Variables> JobSettings(const CommandFlags& flags);
 void AddFabricProvider(const CommandFlags& flags, bool local, Variables* settings);
 // Returns the settings with log level warning, unless they or the environment say another.
 Variables QuietUnlessAsked(Variables settings);
+// Returns the flags of a command that asks a scheduler, and behind them those of its secret and of
+// certificates: token, token-file, tls-ca, tls-cert, tls-key and insecure.
+std::vector<Flag> WithCredentials(std::span<const Flag> flags);
 // Returns the settings that the flags of a scheduler give: scheduler, token, token-file, tls-ca,
 // tls-cert, tls-key and insecure. The environment gives the others.
 std::vector<std::string> SchedulerSettings(const CommandFlags& flags);

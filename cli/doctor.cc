@@ -29,12 +29,6 @@ constexpr Flag kFlags[] = {
     {"listen", 0, "HOST:PORT", "be the other end of a --peer; port 0 takes a free one"},
     {"peers", 0, "COUNT", "of --listen: with how many it measures, one after the other [1]"},
     {"peer", 0, "HOST:PORT", "measure latency and rate with a doctor --listen there; repeatable"},
-    {"token", 0, "TEXT", "the job's secret; others may read a command line [$BANDONEON_TOKEN]"},
-    {"token-file", 0, "PATH", "a file that holds it [$BANDONEON_TOKEN_FILE]"},
-    {"tls-ca", 0, "PATH", "who may certify the scheduler [$BANDONEON_TLS_CA]"},
-    {"tls-cert", 0, "PATH", "a certificate of any role of the job [$BANDONEON_TLS_CERT]"},
-    {"tls-key", 0, "PATH", "its private key [$BANDONEON_TLS_KEY]"},
-    {"insecure", 0, nullptr, "ask another host without certificates, the token in the clear"},
     {"timeout", 0, "TIME", "how long to wait for an answer [5s], of --listen for a peer [10m]"},
     {"json", 0, nullptr, "print what was found as JSON"},
 };
@@ -250,8 +244,9 @@ int WithPeer(const CommandFlags& flags) {
 }  // namespace
 
 int DoctorCommand(Arguments args) {
-  if (PrintedHelp(args, kUsageText, kFlags, kExamples)) return 0;
-  const auto flags = CommandFlags::Parse(kFlags, args, kRepeated);
+  const std::vector<Flag> known = WithCredentials(kFlags);
+  if (PrintedHelp(args, kUsageText, known, kExamples)) return 0;
+  const auto flags = CommandFlags::Parse(known, args, kRepeated);
   if (!flags.ok()) return UsageError("doctor", flags.status());
   if (!flags->command().empty()) {
     return UsageError("doctor", absl::InvalidArgumentError("it runs no command"));

@@ -23,12 +23,6 @@ constexpr Flag kStatFlags[] = {
     {"top", 0, "COUNT", "name so many of the rows that were updated most often [5]"},
     {"json", 0, nullptr, "print it as JSON"},
     {"scheduler", 0, "HOST:PORT", "ask a running job; without CHECKPOINT [$BANDONEON_SCHEDULER]"},
-    {"token", 0, "TEXT", "its secret; others may read a command line [$BANDONEON_TOKEN]"},
-    {"token-file", 0, "PATH", "a file that holds it [$BANDONEON_TOKEN_FILE]"},
-    {"tls-ca", 0, "PATH", "who may certify the scheduler [$BANDONEON_TLS_CA]"},
-    {"tls-cert", 0, "PATH", "a certificate of any role of the job [$BANDONEON_TLS_CERT]"},
-    {"tls-key", 0, "PATH", "its private key [$BANDONEON_TLS_KEY]"},
-    {"insecure", 0, nullptr, "ask another host without certificates, the token in the clear"},
     {"timeout", 0, "TIME", "how long to wait for its answer [5s]"},
 };
 
@@ -186,9 +180,10 @@ int RowsExportCommand(Arguments args) {
 
 int RowsStatCommand(Arguments args) {
   constexpr char kName[] = "rows stat";
-  if (PrintedHelp(args, kStatUsage, kStatFlags, kStatExamples)) return 0;
+  const std::vector<Flag> known = WithCredentials(kStatFlags);
+  if (PrintedHelp(args, kStatUsage, known, kStatExamples)) return 0;
   const std::vector<std::string> words = TakeWords(&args);
-  const auto flags = CommandFlags::Parse(kStatFlags, args);
+  const auto flags = CommandFlags::Parse(known, args);
   if (!flags.ok()) return UsageError(kName, flags.status());
   const bool names_scheduler =
       flags->Has("scheduler") || (words.empty() && getenv("BANDONEON_SCHEDULER") != nullptr);

@@ -21,12 +21,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr Flag kFlags[] = {
     {"scheduler", 0, "HOST:PORT", "where the scheduler listens [$BANDONEON_SCHEDULER]"},
-    {"token", 0, "TEXT", "the job's secret; others may read a command line [$BANDONEON_TOKEN]"},
-    {"token-file", 0, "PATH", "a file that holds it [$BANDONEON_TOKEN_FILE]"},
-    {"tls-ca", 0, "PATH", "who may certify the scheduler [$BANDONEON_TLS_CA]"},
-    {"tls-cert", 0, "PATH", "a certificate of any role of the job [$BANDONEON_TLS_CERT]"},
-    {"tls-key", 0, "PATH", "its private key [$BANDONEON_TLS_KEY]"},
-    {"insecure", 0, nullptr, "ask another host without certificates, the token in the clear"},
     {"timeout", 0, "TIME", "how long to wait for its answer [5s]"},
     {"stages", 0, nullptr,
      "show what passed through the stages of each node, and how long it took"},
@@ -216,8 +210,9 @@ absl::StatusOr<std::string> AskScheduler(const std::vector<std::string>& setting
 }
 
 int StatusCommand(Arguments args) {
-  if (PrintedHelp(args, kUsageText, kFlags, kExamples)) return 0;
-  const auto flags = CommandFlags::Parse(kFlags, args);
+  const std::vector<Flag> known = WithCredentials(kFlags);
+  if (PrintedHelp(args, kUsageText, known, kExamples)) return 0;
+  const auto flags = CommandFlags::Parse(known, args);
   if (!flags.ok()) return UsageError("status", flags.status());
   const auto timeout = flags->Duration("timeout", std::chrono::seconds(5));
   if (!timeout.ok()) return UsageError("status", timeout.status());

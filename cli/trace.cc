@@ -285,7 +285,7 @@ int TraceHangCommand(Arguments args) {
   if (!has_directory && NamesScheduler(args)) return HangOfRunningJob(args);
   const auto arguments = ParseArguments(flags, args);
   if (!arguments.ok()) return UsageError(kName, arguments.status());
-  for (const Flag& flag : kDumpFlags) {
+  for (const Flag& flag : WithDumpFlags({})) {
     if (!arguments->flags.Has(flag.name)) continue;
     return UsageError(kName, absl::InvalidArgumentError(absl::StrFormat(
                                  "option --%s is for a job that runs, and the recordings in a "

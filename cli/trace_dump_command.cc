@@ -36,6 +36,11 @@ constexpr Flag kOwnFlags[] = {
     {"output", 'o', "DIR", "where to write: a new directory, or one without recordings"},
     {"last", 0, "TIME", "of each node only what it recorded in so long [all that fits]"},
 };
+constexpr Flag kDumpFlags[] = {
+    {"scheduler", 0, "HOST:PORT", "where the scheduler listens [$BANDONEON_SCHEDULER]"},
+    {"nodes", 0, "LIST", "of which nodes: workers, servers, worker-3 or worker-8..15 [all]"},
+    {"timeout", 0, "TIME", "how long a node that sends nothing is waited for [5s]"},
+};
 constexpr char kUsageText[] =
     "usage: bandoneon trace dump --scheduler HOST:PORT -o DIR [options]\n\n"
     "Asks the scheduler of a job that runs or hangs for what its nodes recorded last, and writes a "
@@ -236,7 +241,7 @@ void PrintEnd(const std::string& directory, Dump* dump, const Extent& extent) {
 std::vector<Flag> WithDumpFlags(std::span<const Flag> flags) {
   std::vector<Flag> all(flags.begin(), flags.end());
   all.insert(all.end(), std::begin(kDumpFlags), std::end(kDumpFlags));
-  return all;
+  return WithCredentials(all);
 }
 
 bool NamesScheduler(Arguments args) {

@@ -16,20 +16,8 @@
 
 namespace bdn::cli {
 
-// The flags by which a scheduler is asked for the records of its job's nodes.
-inline constexpr Flag kDumpFlags[] = {
-    {"scheduler", 0, "HOST:PORT", "where the scheduler listens [$BANDONEON_SCHEDULER]"},
-    {"nodes", 0, "LIST", "of which nodes: workers, servers, worker-3 or worker-8..15 [all]"},
-    {"timeout", 0, "TIME", "how long a node that sends nothing is waited for [5s]"},
-    {"token", 0, "TEXT", "the job's secret; others may read a command line [$BANDONEON_TOKEN]"},
-    {"token-file", 0, "PATH", "a file that holds it [$BANDONEON_TOKEN_FILE]"},
-    {"tls-ca", 0, "PATH", "who may certify the scheduler [$BANDONEON_TLS_CA]"},
-    {"tls-cert", 0, "PATH", "a certificate of any role of the job [$BANDONEON_TLS_CERT]"},
-    {"tls-key", 0, "PATH", "its private key [$BANDONEON_TLS_KEY]"},
-    {"insecure", 0, nullptr, "ask another host without certificates, the token in the clear"},
-};
-
-// Returns these flags and those.
+// Returns the flags of a command, and those by which a scheduler is asked for the records of its
+// job's nodes.
 std::vector<Flag> WithDumpFlags(std::span<const Flag> flags);
 
 // A question for a dump.
