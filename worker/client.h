@@ -25,6 +25,8 @@
 namespace bdn {
 
 class CodecDevice;
+class ProgramClock;
+class Recorder;
 
 // The number of one push and pull in flight, for its caller. 0 is none.
 using TicketId = uint64_t;
@@ -36,6 +38,21 @@ struct PushResult {
   bool nonfinite = false;  // some worker's gradient was not finite; the data is NaN
   // Elements that the codec of the reply could only guess; at most UINT32_MAX are counted.
   uint32_t guessed = 0;
+};
+
+// The place of a worker in its job.
+struct Standing {
+  Rank rank = 0;
+  int joined_size = 0;  // workers that have joined: all ranks are below it, whoever is lost later
+  // It has joined a job that runs, and was not taken in yet. Until then its barriers and broadcasts
+  // return at once, the data of a broadcast stays as it is, calls that set the state of tensors do
+  // nothing, and pushes and calls that read from servers are refused: FailedPrecondition. It may
+  // declare what the others have declared, in any order, and nothing else; what it retires counts
+  // once it is taken in.
+  bool is_candidate = false;
+  // Candidates that wait at the boundary, as far as this worker has heard. For a look between
+  // steps: workers see it change at different moments, and so must agree on a boundary.
+  int num_candidates = 0;
 };
 
 // The workers of a job that were not lost.
@@ -116,8 +133,41 @@ struct TensorFacts {
   std::shared_ptr<const Codec> codec_for_devices;
 };
 
-class ProgramClock;
-class Recorder;
+// Where the marks of a program go.
+struct ProgramRecords {
+  Recorder* recorder = nullptr;  // of this process; null: nothing is recorded
+  // Sums, which the scheduler is told. Null: it is not, as by a process that is attached to a
+  // host's daemon.
+  ProgramClock* clock = nullptr;
+};
+
+// The calls about tables of rows. Those that return a ticket do not wait: Client::WaitAll does.
+// InvalidArgument names table, id and position, and nothing has changed. Thread-safe.
+class Tables {
+ public:
+  virtual ~Tables() = default;
+
+  // Starts a step of tables. A gradient that is not finite leaves the step out at all workers: the
+  // rows that are wanted come as they were. Every worker must step each group of tables equally
+  // often.
+  virtual absl::StatusOr<TicketId> Push(const RowsPush& push) = 0;
+  // Fetches the wanted rows of these, as they are at their servers. A row that was never updated
+  // has its initial value, and is still stored nowhere.
+  virtual absl::StatusOr<TicketId> Fetch(std::span<const TableRows> tables) = 0;
+  // Sets rows to the values that stand for their gradients, with fresh moments. For one rank only,
+  // between steps, while no worker steps the table. AlreadyExists: another rank sets rows.
+  virtual absl::StatusOr<TicketId> Set(const TableRows& rows) = 0;
+  // Returns the means of the last step of a table whose rule is mean: of all rows that any worker
+  // has pushed. FailedPrecondition: that step's ticket is not done. NotFound: no step had any.
+  virtual absl::StatusOr<SummedRows> Summed(uint32_t table) = 0;
+  // Returns how a table's records look.
+  virtual absl::StatusOr<TableLayout> LayoutOf(uint32_t table) = 0;
+  // Fetches a piece of a table's records as they are. Rows that are updated or set between two
+  // pieces may be in the later one or not.
+  virtual absl::StatusOr<TicketId> Scan(const RecordsScan& scan) = 0;
+  // Sets records; between steps. Several ranks may set records of rows that are different ones.
+  virtual absl::StatusOr<TicketId> SetRecords(const RecordsSet& set) = 0;
+};
 
 // The interface of a training process to its job. Its implementations are Worker, in the same
 // process, and HostClient, through the daemon of its machine. Thread-safe. Every wait ends, and its
@@ -126,32 +176,20 @@ class Client {
  public:
   virtual ~Client() = default;
 
-  virtual Rank rank() const = 0;
-  // Returns the number of workers that have joined: all ranks are below it, whoever is lost later.
-  virtual int joined_size() const = 0;
+  virtual Standing standing() const = 0;
+  Rank rank() const { return standing().rank; }
+  int joined_size() const { return standing().joined_size; }
+  bool is_candidate() const { return standing().is_candidate; }
   // Returns the workers of a group that were not lost, as far as this one has heard: another may
   // have heard of a loss earlier or later. Meet tells all the same.
   virtual Presence PresenceAmong(const RankGroup& group) const = 0;
   Presence presence() const { return PresenceAmong(RankGroup()); }
-  // Returns whether this worker has joined a job that runs, and was not taken in yet. Until then
-  // its barriers and broadcasts return at once, the data of a broadcast stays as it is, calls that
-  // set the state of tensors do nothing, and pushes and calls that read from servers are refused:
-  // FailedPrecondition. It may declare what the others have declared, in any order, and nothing
-  // else; what it retires counts once it is taken in.
-  virtual bool is_candidate() const { return false; }
-  // Returns how many candidates wait at the boundary, as far as this one has heard. For a look
-  // between steps: workers see it change at different moments, and so must agree on a boundary.
-  virtual int candidates() const { return 0; }
 
   // Returns the memory in which gradients are best made: they are pushed from it without a copy
   // where one can be avoided.
   virtual std::shared_ptr<MemoryDomain> memory() = 0;
 
-  // Returns the recorder of this process. Null: nothing is recorded.
-  virtual Recorder* recorder() { return nullptr; }
-  // Returns the sums of the program's marks, which go to the scheduler. Null: they do not, as in a
-  // process that is attached to a host's daemon.
-  virtual ProgramClock* program_clock() { return nullptr; }
+  virtual ProgramRecords program_records() = 0;
   // Returns the number that stands for a tensor in records; 0 for one that was not declared.
   // REQUIRES: there is a recorder.
   virtual uint64_t RecordedKeyOf(uint32_t /*tensor*/) { return 0; }
@@ -205,41 +243,9 @@ class Client {
     return results.front();
   }
 
-  // Returns whether tables may be declared, which is Unimplemented through a host's daemon.
-  virtual absl::Status CheckTakesTables() const {
-    return Unimplemented(
-        "tables of rows do not go through the host's daemon, bandoneon-worker, yet: run this "
-        "process as a worker of its own");
-  }
-  // Starts a step of tables, and returns its ticket. InvalidArgument names table, id and position;
-  // then no step was taken. A gradient that is not finite leaves the step out at all workers: the
-  // rows that are wanted come as they were. Every worker must step each group of tables equally
-  // often.
-  virtual absl::StatusOr<TicketId> PushRows(const RowsPush& /*push*/) { return CheckTakesTables(); }
-  // Fetches the wanted rows of these, as they are at their servers, and returns a ticket. A row
-  // that was never updated has its initial value, and stays where it is: nowhere.
-  virtual absl::StatusOr<TicketId> FetchRows(std::span<const TableRows> /*tables*/) {
-    return CheckTakesTables();
-  }
-  // Sets rows to the values that stand for their gradients, with fresh moments, and returns a
-  // ticket. For one rank only, between steps, while no worker steps the table. AlreadyExists:
-  // another rank sets rows.
-  virtual absl::StatusOr<TicketId> SetRows(const TableRows& /*rows*/) { return CheckTakesTables(); }
-  // Returns the means of the last step of a table whose rule is mean: of all rows that any worker
-  // has pushed. FailedPrecondition: that step's ticket is not done. NotFound: no step had any.
-  virtual absl::StatusOr<SummedRows> Summed(uint32_t /*table*/) { return CheckTakesTables(); }
-  // Returns how a table's records look.
-  virtual absl::StatusOr<TableLayout> LayoutOf(uint32_t /*table*/) { return CheckTakesTables(); }
-  // Fetches a piece of a table's records as they are, and returns a ticket. Rows that are updated
-  // or set between two pieces may be in the later one or not.
-  virtual absl::StatusOr<TicketId> ScanRecords(const RecordsScan& /*scan*/) {
-    return CheckTakesTables();
-  }
-  // Sets records, and returns a ticket; between steps. Several ranks may set records of rows that
-  // are different ones.
-  virtual absl::StatusOr<TicketId> SetRecords(const RecordsSet& /*set*/) {
-    return CheckTakesTables();
-  }
+  // Returns the calls about tables of rows, which live as long as this. Unimplemented, of a process
+  // that takes part through its host's daemon, says what to do: no table can be declared then.
+  virtual absl::StatusOr<Tables*> tables() = 0;
 
   // Overwrites data with the root's on every worker. Collective; the name is declared on first
   // use. A name made by NameAmong is of the workers of its group alone, here and in Meet and

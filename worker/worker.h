@@ -97,16 +97,17 @@ class Worker final : public Client {
   // Returns the servers as of the join.
   const std::vector<NodeInfo>& servers() const { return joined_.membership->servers; }
 
-  // Returns the rank of the first process that pushes through this worker. Processes are counted
+  // Its rank is that of the first process that pushes through this worker. Processes are counted
   // over the whole job, in the order of their workers' ranks.
-  Rank rank() const override { return first_process_; }
-  int joined_size() const override { return num_processes_; }
+  Standing standing() const override {
+    return {.rank = first_process_,
+            .joined_size = num_processes_,
+            .is_candidate = is_candidate_.load(std::memory_order_acquire),
+            .num_candidates = candidates_.load(std::memory_order_relaxed)};
+  }
   Presence PresenceAmong(const RankGroup& group) const override;
-  bool is_candidate() const override { return is_candidate_.load(std::memory_order_acquire); }
-  int candidates() const override { return candidates_.load(std::memory_order_relaxed); }
   std::shared_ptr<MemoryDomain> memory() override { return HostMemory(); }
-  Recorder* recorder() override { return recorder_.get(); }
-  ProgramClock* program_clock() override { return &program_clock_; }
+  ProgramRecords program_records() override { return {recorder_.get(), &program_clock_}; }
   uint64_t RecordedKeyOf(uint32_t tensor) override;
   absl::StatusOr<std::vector<uint32_t>> Declare(std::vector<TensorDeclaration> tensors,
                                                 absl::Duration timeout) override;
@@ -118,20 +119,7 @@ class Worker final : public Client {
   absl::Status WaitAll(std::span<const TicketId> tickets, absl::Duration timeout,
                        std::vector<PushResult>* results) override;
   absl::Status DescribeWait(TicketId ticket) override;
-  absl::Status CheckTakesTables() const override { return absl::OkStatus(); }
-  absl::StatusOr<TicketId> PushRows(const RowsPush& push) override { return rows_->Push(push); }
-  absl::StatusOr<TicketId> FetchRows(std::span<const TableRows> tables) override {
-    return rows_->Fetch(tables);
-  }
-  absl::StatusOr<TicketId> SetRows(const TableRows& rows) override { return rows_->Set(rows); }
-  absl::StatusOr<SummedRows> Summed(uint32_t table) override { return rows_->Summed(table); }
-  absl::StatusOr<TableLayout> LayoutOf(uint32_t table) override { return rows_->LayoutOf(table); }
-  absl::StatusOr<TicketId> ScanRecords(const RecordsScan& scan) override {
-    return rows_->Scan(scan);
-  }
-  absl::StatusOr<TicketId> SetRecords(const RecordsSet& set) override {
-    return rows_->SetRecords(set);
-  }
+  absl::StatusOr<Tables*> tables() override { return rows_.get(); }
   absl::Status BroadcastParts(const BroadcastCall& call, absl::Duration timeout) override;
   absl::StatusOr<std::vector<Rank>> Meet(const std::string& name, absl::Duration timeout) override;
   absl::StatusOr<std::vector<Rank>> Boundary(absl::Duration timeout) override;

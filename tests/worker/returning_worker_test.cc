@@ -115,7 +115,7 @@ class ReturnRig {
       });
     }
     OnEach([&](Worker& worker, int) {
-      while (worker.candidates() < static_cast<int>(candidates.size())) {
+      while (worker.standing().num_candidates < static_cast<int>(candidates.size())) {
         absl::SleepFor(absl::Milliseconds(1));
       }
       const auto met = worker.Boundary(kLong);

@@ -44,6 +44,8 @@ TensorDeclaration Table(const std::string& name, const Spec& spec = {}) {
           .table = spec.table};
 }
 
+Tables& TablesOf(Worker& worker) { return **worker.tables(); }
+
 Ids AllIds(uint64_t rows = kRows) {
   Ids ids(rows);
   for (uint64_t i = 0; i < rows; ++i) ids[i] = i;
@@ -53,7 +55,7 @@ Ids AllIds(uint64_t rows = kRows) {
 Floats Fetch(Worker& worker, uint32_t table, const Ids& ids, size_t width = kWidth) {
   Floats out(ids.size() * width, -1.0f);
   const TableRows rows{.table = table, .wanted = ids, .out = out.data()};
-  const auto ticket = worker.FetchRows({&rows, 1});
+  const auto ticket = TablesOf(worker).Fetch({&rows, 1});
   EXPECT_TRUE(ticket.ok()) << ticket.status();
   const auto done = worker.Wait(*ticket, kLong);
   EXPECT_TRUE(done.ok()) << done.status();
@@ -144,7 +146,7 @@ Floats Train(const Job& job, Floats* start = nullptr) {
                              .gradients = gradients.data(),
                              .wanted = wanted,
                              .out = out.data()});
-      const auto ticket = worker.PushRows(push);
+      const auto ticket = TablesOf(worker).Push(push);
       ASSERT_TRUE(ticket.ok()) << ticket.status();
       const auto done = worker.Wait(*ticket, kLong);
       ASSERT_TRUE(done.ok()) << done.status();
@@ -239,7 +241,7 @@ TEST(RowCluster, ATableThatIsFullOfRowsThatStayFailsTheStepWithItsName) {
     const Ids ids = AllIds(rows);
     RowsPush push{.learning_rate = 1.0f};
     push.tables.push_back({table, ids, gradients.data(), {}, nullptr});
-    return worker.Wait(*worker.PushRows(push), kLong).status();
+    return worker.Wait(*TablesOf(worker).Push(push), kLong).status();
   };
   Must(step(64));
   const absl::Status full = step(65);
@@ -300,7 +302,7 @@ TEST(RowCluster, TablesOfOneGroupShareFrames) {
     for (size_t t = 0; t < ids.size(); ++t) {
       push.tables.push_back({ids[t], all, gradients.data(), all, outs[t].data()});
     }
-    Must(worker.Wait(*worker.PushRows(push), kLong).status());
+    Must(worker.Wait(*TablesOf(worker).Push(push), kLong).status());
   };
   step();
   const auto before = worker.counts().traffic;
@@ -321,7 +323,7 @@ TEST(RowCluster, ATableThatIsNotNamedTakesPartWithoutRows) {
     RowsPush push{.learning_rate = 1.0f};
     // Rank 0 steps the one, rank 1 the other.
     push.tables.push_back({ids[static_cast<size_t>(rank)], one, gradient.data(), {}, nullptr});
-    Must(worker.Wait(*worker.PushRows(push), kLong).status());
+    Must(worker.Wait(*TablesOf(worker).Push(push), kLong).status());
     const Floats after = Fetch(worker, ids[1], {3});
     for (size_t j = 0; j < kWidth; ++j) EXPECT_EQ(after[j], before[j] - 1.0f);
   });
@@ -339,12 +341,12 @@ TEST(RowCluster, AGradientThatIsNotFiniteLeavesTheStepOutEverywhere) {
     Floats out(before.size(), -1.0f);
     RowsPush push{.learning_rate = 1.0f};
     push.tables.push_back({table, all, gradients.data(), all, out.data()});
-    const auto done = worker.Wait(*worker.PushRows(push), kLong);
+    const auto done = worker.Wait(*TablesOf(worker).Push(push), kLong);
     Must(done.status());
     EXPECT_TRUE(done->nonfinite);
     EXPECT_EQ(out, before);
     gradients[77] = 1.0f;
-    const auto next = worker.Wait(*worker.PushRows(push), kLong);
+    const auto next = worker.Wait(*TablesOf(worker).Push(push), kLong);
     Must(next.status());
     EXPECT_FALSE(next->nonfinite);
     for (size_t i = 0; i < out.size(); ++i) EXPECT_EQ(out[i], before[i] - 1.0f);
@@ -358,13 +360,15 @@ TEST(RowCluster, OneRankSetsRows) {
     const Ids ids = {7, 3, 199};
     const Floats values = Normal(ids.size() * kWidth, 4);
     if (rank == 0) {
-      const auto set = worker.SetRows({.table = table, .ids = ids, .gradients = values.data()});
+      const auto set =
+          TablesOf(worker).Set({.table = table, .ids = ids, .gradients = values.data()});
       Must(worker.Wait(*set, kLong).status());
     }
     Must(worker.Barrier("set", kLong));
     EXPECT_EQ(Fetch(worker, table, ids), values);
     if (rank == 0) return;
-    const auto other = worker.SetRows({.table = table, .ids = ids, .gradients = values.data()});
+    const auto other =
+        TablesOf(worker).Set({.table = table, .ids = ids, .gradients = values.data()});
     EXPECT_EQ(worker.Wait(*other, kLong).status().code(), absl::StatusCode::kAlreadyExists);
   });
 }
@@ -377,19 +381,19 @@ TEST(RowCluster, WrongArraysAreRefusedBeforeAnythingIsSent) {
   const auto push = [&](const Ids& touched) {
     RowsPush step{.learning_rate = 1.0f};
     step.tables.push_back({ids[0], touched, row.data(), {}, nullptr});
-    return worker.PushRows(step).status();
+    return TablesOf(worker).Push(step).status();
   };
   EXPECT_THAT(std::string(push({kRows}).message()),
               HasSubstr("table 't': id 200, at position 0 of the ids, is not from 0 to 199"));
   EXPECT_THAT(std::string(push({static_cast<uint64_t>(-1)}).message()), HasSubstr("id -1"));
   const TableRows none{.table = 99, .wanted = {}, .out = nullptr};
-  EXPECT_EQ(worker.FetchRows({&none, 1}).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(TablesOf(worker).Fetch({&none, 1}).status().code(), absl::StatusCode::kNotFound);
   // A bucket of more rows than a frame takes.
   const auto wide = *worker.Declare({Table("wide", {.table = "table()", .width = 1024})}, kLong);
   const Ids many = AllIds(5000);
   Floats out(many.size() * 1024);
   const TableRows rows{.table = wide[0], .wanted = many, .out = out.data()};
-  const absl::Status status = worker.FetchRows({&rows, 1}).status();
+  const absl::Status status = TablesOf(worker).Fetch({&rows, 1}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("5000 rows of bucket 0 of 1"));
   EXPECT_THAT(std::string(status.message()), HasSubstr("row-buckets"));
@@ -397,14 +401,14 @@ TEST(RowCluster, WrongArraysAreRefusedBeforeAnythingIsSent) {
   RowsPush step{.learning_rate = 1.0f};
   const Ids good = {3};
   step.tables.push_back({ids[0], good, row.data(), {}, nullptr});
-  EXPECT_EQ(worker.Wait(*worker.PushRows(step), kLong)->step, 1u);
+  EXPECT_EQ(worker.Wait(*TablesOf(worker).Push(step), kLong)->step, 1u);
 }
 
 // The records of a table, by id.
 using RecordMap = std::map<uint64_t, std::vector<std::byte>>;
 
 RecordMap ScanAll(Worker& worker, uint32_t table, uint64_t since, size_t room, uint64_t* updates) {
-  const TableLayout layout = *worker.LayoutOf(table);
+  const TableLayout layout = *TablesOf(worker).LayoutOf(table);
   const size_t bytes = (layout.width + layout.moment_floats + 2) * sizeof(float);
   RecordMap found;
   for (uint32_t bucket = 0; bucket < layout.buckets; ++bucket) {
@@ -413,17 +417,17 @@ RecordMap ScanAll(Worker& worker, uint32_t table, uint64_t since, size_t room, u
       Ids ids(room);
       std::vector<std::byte> records(room * bytes);
       uint64_t count = 99, complete_since = 99;
-      const auto ticket = worker.ScanRecords({.table = table,
-                                              .bucket = bucket,
-                                              .cursor = cursor,
-                                              .since = since,
-                                              .room = room,
-                                              .ids = ids.data(),
-                                              .records = records.data(),
-                                              .next = &cursor,
-                                              .count = &count,
-                                              .updates = updates,
-                                              .complete_since = &complete_since});
+      const auto ticket = TablesOf(worker).Scan({.table = table,
+                                                 .bucket = bucket,
+                                                 .cursor = cursor,
+                                                 .since = since,
+                                                 .room = room,
+                                                 .ids = ids.data(),
+                                                 .records = records.data(),
+                                                 .next = &cursor,
+                                                 .count = &count,
+                                                 .updates = updates,
+                                                 .complete_since = &complete_since});
       EXPECT_TRUE(ticket.ok()) << ticket.status();
       Must(worker.Wait(*ticket, kLong).status());
       for (size_t i = 0; i < count; ++i) {
@@ -445,7 +449,7 @@ TEST(RowCluster, RecordsMakeTheSameTableInAJobOfAnotherSize) {
     const Floats gradients = Gradients(number, 0, touched.size());
     RowsPush push{.learning_rate = kRate};
     push.tables.push_back({table, touched, gradients.data(), {}, nullptr});
-    Must(worker.Wait(*worker.PushRows(push), kLong).status());
+    Must(worker.Wait(*TablesOf(worker).Push(push), kLong).status());
   };
   Floats expected;
   {
@@ -477,7 +481,7 @@ TEST(RowCluster, RecordsMakeTheSameTableInAJobOfAnotherSize) {
   }
   RecordsSet set{
       .table = table, .ids = ids, .records = records.data(), .updates = updates, .replaces = true};
-  Must(worker.Wait(*worker.SetRecords(set), kLong).status());
+  Must(worker.Wait(*TablesOf(worker).SetRecords(set), kLong).status());
   uint64_t again = 0;
   EXPECT_EQ(ScanAll(worker, table, 0, 1000, &again), saved);
   EXPECT_EQ(again, updates);
@@ -488,7 +492,7 @@ TEST(RowCluster, RecordsMakeTheSameTableInAJobOfAnotherSize) {
   set.ids = ids;
   records.resize(records.size() * 2);
   set.records = records.data();
-  EXPECT_THAT(std::string(worker.SetRecords(set).status().message()),
+  EXPECT_THAT(std::string(TablesOf(worker).SetRecords(set).status().message()),
               HasSubstr("the row at position 0 is set again"));
 }
 
@@ -511,13 +515,13 @@ TEST(RowCluster, MeansOfRowsReachAllOrThoseThatWantThem) {
           push.tables.push_back({(*ids)[0], touched, gradients.data(), wanted, out.data()});
         }
         if (rank == 2) push.tables.push_back({(*ids)[0], {}, nullptr, {}, nullptr});
-        const auto ticket = worker.PushRows(push);
+        const auto ticket = TablesOf(worker).Push(push);
         ASSERT_TRUE(ticket.ok()) << ticket.status();
         const auto done = worker.Wait(*ticket, kLong);
         ASSERT_TRUE(done.ok()) << done.status();
         EXPECT_FALSE(done->absent);
-        EXPECT_EQ(worker.Summed((*ids)[1]).status().code(), absl::StatusCode::kNotFound);
-        const auto summed = worker.Summed((*ids)[0]);
+        EXPECT_EQ(TablesOf(worker).Summed((*ids)[1]).status().code(), absl::StatusCode::kNotFound);
+        const auto summed = TablesOf(worker).Summed((*ids)[0]);
         if (rank == 1) {
           Floats expected(kWidth, 2.0f);
           expected.insert(expected.end(), kWidth, 0.0f);
@@ -546,15 +550,16 @@ TEST(RowCluster, MeansThatAreNotFiniteAreSaidToBeSo) {
     Floats out(kWidth, 0.0f);
     RowsPush push;
     push.tables.push_back({table, touched, gradients.data(), touched, out.data()});
-    const auto done = worker.Wait(*worker.PushRows(push), kLong);
+    const auto done = worker.Wait(*TablesOf(worker).Push(push), kLong);
     ASSERT_TRUE(done.ok()) << done.status();
     EXPECT_TRUE(done->nonfinite);
     for (const float value : out) EXPECT_TRUE(std::isnan(value));
-    EXPECT_EQ(worker.Summed(table).status().code(), absl::StatusCode::kNotFound);
+    EXPECT_EQ(TablesOf(worker).Summed(table).status().code(), absl::StatusCode::kNotFound);
     // What servers do not hold cannot be fetched, set or scanned.
     const TableRows wants{.table = table, .wanted = touched, .out = out.data()};
-    EXPECT_FALSE(worker.Wait(*worker.FetchRows({&wants, 1}), kLong).ok());
-    EXPECT_FALSE(worker.Wait(*worker.SetRecords({.table = table, .updates = 1}), kLong).ok());
+    EXPECT_FALSE(worker.Wait(*TablesOf(worker).Fetch({&wants, 1}), kLong).ok());
+    EXPECT_FALSE(
+        worker.Wait(*TablesOf(worker).SetRecords({.table = table, .updates = 1}), kLong).ok());
   });
 }
 
@@ -568,7 +573,7 @@ TEST(RowCluster, AWaitNamesTheTableAndTheRank) {
     push.tables.push_back({table, one, gradient.data(), {}, nullptr});
     absl::StatusOr<TicketId> ticket;
     if (rank == 0) {
-      ticket = worker.PushRows(push);
+      ticket = TablesOf(worker).Push(push);
       absl::Status late;
       // The server's word that it waits comes with the first probe.
       for (int i = 0; i < 100 && GetErrorField(late, "waiting_for") != "worker 1"; ++i) {
@@ -579,7 +584,7 @@ TEST(RowCluster, AWaitNamesTheTableAndTheRank) {
       EXPECT_EQ(GetErrorField(late, "waiting_for"), "worker 1");
     }
     Must(worker.Barrier("seen", kLong));
-    if (rank == 1) ticket = worker.PushRows(push);
+    if (rank == 1) ticket = TablesOf(worker).Push(push);
     Must(worker.Wait(*ticket, kLong).status());
   });
 }
@@ -624,8 +629,8 @@ TEST(RowCluster, WhatCannotBeIsRefusedWithItsReason) {
       rig.worker(0).Declare({Table("u", {.table = "table(admit=2)"})}, kLong)->front();
   const Ids one = {7};
   const Floats row(kWidth, 1.0f);
-  EXPECT_THAT(std::string(rig.worker(0)
-                              .SetRows({.table = limited, .ids = one, .gradients = row.data()})
+  EXPECT_THAT(std::string(TablesOf(rig.worker(0))
+                              .Set({.table = limited, .ids = one, .gradients = row.data()})
                               .status()
                               .message()),
               HasSubstr("none are set"));

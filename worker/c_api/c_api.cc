@@ -328,7 +328,7 @@ int bdn_is_candidate(const bdn_worker* worker) {
   return worker != nullptr && worker->client->is_candidate() ? 1 : 0;
 }
 int bdn_candidates(const bdn_worker* worker) {
-  return worker == nullptr ? 0 : worker->client->candidates();
+  return worker == nullptr ? 0 : worker->client->standing().num_candidates;
 }
 
 int bdn_local_cluster_create(const bdn_options* options, bdn_cluster** out) {
@@ -367,7 +367,7 @@ int bdn_declare(bdn_worker* worker, const bdn_declaration* tensors, size_t count
 int bdn_declare_tables(bdn_worker* worker, const bdn_table* tables, size_t count, uint32_t* ids,
                        double timeout_seconds) {
   return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
-    BDN_RETURN_IF_ERROR(w.CheckTakesTables());
+    BDN_RETURN_IF_ERROR(w.tables().status());
     if (count > 0 && (tables == nullptr || ids == nullptr)) {
       return bdn::InvalidArgument("tables or ids is null");
     }
@@ -389,7 +389,8 @@ int bdn_push_rows(bdn_worker* worker, const bdn_rows_step* step, const bdn_rows*
     if (ticket == nullptr) return bdn::InvalidArgument("ticket is null");
     BDN_ASSIGN_OR_RETURN(bdn::RowsPush push, bdn::ToRowsPush(step));
     BDN_ASSIGN_OR_RETURN(push.tables, bdn::ToRows(rows, count));
-    BDN_ASSIGN_OR_RETURN(*ticket, w.PushRows(push));
+    BDN_ASSIGN_OR_RETURN(bdn::Tables* const tables, w.tables());
+    BDN_ASSIGN_OR_RETURN(*ticket, tables->Push(push));
     return absl::OkStatus();
   });
 }
@@ -400,7 +401,8 @@ int bdn_summed_rows(bdn_worker* worker, uint32_t table, uint64_t room, uint64_t*
     if (count == nullptr || (room > 0 && (ids == nullptr || rows == nullptr))) {
       return bdn::InvalidArgument("ids, rows or count is null");
     }
-    BDN_ASSIGN_OR_RETURN(const bdn::SummedRows summed, w.Summed(table));
+    BDN_ASSIGN_OR_RETURN(bdn::Tables* const tables, w.tables());
+    BDN_ASSIGN_OR_RETURN(const bdn::SummedRows summed, tables->Summed(table));
     *count = summed.ids.size();
     if (room < *count) return absl::OkStatus();
     std::copy(summed.ids.begin(), summed.ids.end(), ids);
@@ -413,7 +415,8 @@ int bdn_fetch_rows(bdn_worker* worker, const bdn_rows* rows, size_t count, bdn_t
   return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
     if (ticket == nullptr) return bdn::InvalidArgument("ticket is null");
     BDN_ASSIGN_OR_RETURN(const std::vector<bdn::TableRows> wanted, bdn::ToRows(rows, count));
-    BDN_ASSIGN_OR_RETURN(*ticket, w.FetchRows(wanted));
+    BDN_ASSIGN_OR_RETURN(bdn::Tables* const tables, w.tables());
+    BDN_ASSIGN_OR_RETURN(*ticket, tables->Fetch(wanted));
     return absl::OkStatus();
   });
 }
@@ -423,7 +426,8 @@ int bdn_set_rows(bdn_worker* worker, const bdn_rows* rows, bdn_ticket* ticket) {
     if (ticket == nullptr) return bdn::InvalidArgument("ticket is null");
     BDN_ASSIGN_OR_RETURN(const std::vector<bdn::TableRows> set, bdn::ToRows(rows, 1));
     if (!set[0].wanted.empty()) return bdn::InvalidArgument("rows that are set are not wanted");
-    BDN_ASSIGN_OR_RETURN(*ticket, w.SetRows(set[0]));
+    BDN_ASSIGN_OR_RETURN(bdn::Tables* const tables, w.tables());
+    BDN_ASSIGN_OR_RETURN(*ticket, tables->Set(set[0]));
     return absl::OkStatus();
   });
 }
@@ -431,7 +435,8 @@ int bdn_set_rows(bdn_worker* worker, const bdn_rows* rows, bdn_ticket* ticket) {
 int bdn_get_table_layout(bdn_worker* worker, uint32_t table, bdn_table_layout* layout) {
   return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
     BDN_RETURN_IF_ERROR(bdn::CheckStruct(layout, "bdn_table_layout"));
-    BDN_ASSIGN_OR_RETURN(const bdn::TableLayout found, w.LayoutOf(table));
+    BDN_ASSIGN_OR_RETURN(bdn::Tables* const tables, w.tables());
+    BDN_ASSIGN_OR_RETURN(const bdn::TableLayout found, tables->LayoutOf(table));
     layout->width = found.width;
     layout->moments = found.moment_floats;
     layout->buckets = found.buckets;
@@ -444,7 +449,8 @@ int bdn_scan_rows(bdn_worker* worker, bdn_row_scan* scan, bdn_ticket* ticket) {
   return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
     if (ticket == nullptr) return bdn::InvalidArgument("ticket is null");
     BDN_ASSIGN_OR_RETURN(const bdn::RecordsScan piece, bdn::ToRecordsScan(scan));
-    BDN_ASSIGN_OR_RETURN(*ticket, w.ScanRecords(piece));
+    BDN_ASSIGN_OR_RETURN(bdn::Tables* const tables, w.tables());
+    BDN_ASSIGN_OR_RETURN(*ticket, tables->Scan(piece));
     return absl::OkStatus();
   });
 }
@@ -453,7 +459,8 @@ int bdn_set_row_records(bdn_worker* worker, const bdn_row_records* records, bdn_
   return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
     if (ticket == nullptr) return bdn::InvalidArgument("ticket is null");
     BDN_ASSIGN_OR_RETURN(const bdn::RecordsSet set, bdn::ToRecordsSet(records));
-    BDN_ASSIGN_OR_RETURN(*ticket, w.SetRecords(set));
+    BDN_ASSIGN_OR_RETURN(bdn::Tables* const tables, w.tables());
+    BDN_ASSIGN_OR_RETURN(*ticket, tables->SetRecords(set));
     return absl::OkStatus();
   });
 }
@@ -636,7 +643,7 @@ int bdn_report(bdn_worker* worker, const char* name, uint64_t step, double value
 int bdn_records(const bdn_worker* worker) {
   // The number of a forked child would be its parent's.
   if (worker == nullptr || worker->owner != getpid()) return 0;
-  return worker->client->recorder() != nullptr ? 1 : 0;
+  return worker->client->program_records().recorder != nullptr ? 1 : 0;
 }
 
 int bdn_marks(bdn_worker* worker, const bdn_mark* marks, size_t count) {
@@ -646,11 +653,12 @@ int bdn_marks(bdn_worker* worker, const bdn_mark* marks, size_t count) {
 int bdn_write_recording(bdn_worker* worker, const char* directory, char* path, size_t capacity) {
   return bdn::CallOn(worker, [&](bdn::Client& w) -> absl::Status {
     if (directory == nullptr) return bdn::InvalidArgument("directory is null");
-    if (w.recorder() == nullptr) {
+    bdn::Recorder* const recorder = w.program_records().recorder;
+    if (recorder == nullptr) {
       return bdn::FailedPrecondition(
           "this worker records nothing: settings recorder-bytes and trace are off");
     }
-    BDN_ASSIGN_OR_RETURN(const std::string written, w.recorder()->WriteTo(directory));
+    BDN_ASSIGN_OR_RETURN(const std::string written, recorder->WriteTo(directory));
     bdn::CopyText(written, path, capacity);
     return absl::OkStatus();
   });

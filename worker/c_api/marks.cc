@@ -37,13 +37,13 @@ absl::Status Check(const bdn_mark& mark, size_t index) {
 absl::Status RecordMarks(Client* client, std::span<const bdn_mark> marks) {
   if (marks.data() == nullptr && !marks.empty()) return InvalidArgument("marks is null");
   for (size_t i = 0; i < marks.size(); ++i) BDN_RETURN_IF_ERROR(Check(marks[i], i));
-  Recorder* const recorder = client->recorder();
-  if (recorder == nullptr) return absl::OkStatus();
+  const ProgramRecords to = client->program_records();
+  if (to.recorder == nullptr) return absl::OkStatus();
   std::vector<TraceRecord> records;
   for (const bdn_mark& mark : marks) {
     uint64_t key = 0;
     if (mark.text != nullptr) {
-      key = recorder->NumberOf(mark.text);
+      key = to.recorder->NumberOf(mark.text);
     } else if (mark.tensor != BDN_NO_TENSOR) {
       key = client->RecordedKeyOf(mark.tensor);
     }
@@ -54,11 +54,11 @@ absl::Status RecordMarks(Client* client, std::span<const bdn_mark> marks) {
                                 .cpu_ticks = TraceField(mark.cpu_ns / kTraceTickNs),
                                 .bytes = TraceField(mark.queued_ns / kTraceTickNs),
                                 .kind = static_cast<uint8_t>(mark.kind)};
-    recorder->Add(record);
+    to.recorder->Add(record);
     // Readiness, of which there are most, takes no time.
     if (mark.kind != BDN_MARK_READY) records.push_back(record);
   }
-  if (client->program_clock() != nullptr) client->program_clock()->Add(records);
+  if (to.clock != nullptr) to.clock->Add(records);
   return absl::OkStatus();
 }
 

@@ -183,6 +183,12 @@ absl::Status HostClient::BroadcastParts(const BroadcastCall& broadcast, absl::Du
   return absl::OkStatus();
 }
 
+absl::StatusOr<Tables*> HostClient::tables() {
+  return absl::UnimplementedError(
+      "tables of rows do not go through the host's daemon, bandoneon-worker, yet: run this process "
+      "as a worker of its own");
+}
+
 absl::StatusOr<std::vector<Rank>> HostClient::Boundary(absl::Duration) {
   return absl::UnimplementedError(
       "workers come back only into jobs without host daemons: start each process as a worker of "

@@ -55,12 +55,13 @@ class HostClient final : public Client {
   HostClient(const HostClient&) = delete;
   HostClient& operator=(const HostClient&) = delete;
 
-  Rank rank() const override { return channel_.rank(); }
-  int joined_size() const override { return channel_.joined_size(); }
+  Standing standing() const override {
+    return {.rank = channel_.rank(), .joined_size = channel_.joined_size()};
+  }
   // A group of ranks is all of them, as it cannot be another here.
   Presence PresenceAmong(const RankGroup&) const override { return channel_.presence(); }
   std::shared_ptr<MemoryDomain> memory() override { return arena_; }
-  Recorder* recorder() override { return recorder_.get(); }
+  ProgramRecords program_records() override { return {.recorder = recorder_.get()}; }
   uint64_t RecordedKeyOf(uint32_t tensor) override;
   absl::StatusOr<std::vector<uint32_t>> Declare(std::vector<TensorDeclaration> tensors,
                                                 absl::Duration timeout) override;
@@ -77,6 +78,7 @@ class HostClient final : public Client {
   absl::Status WaitAll(std::span<const TicketId> tickets, absl::Duration timeout,
                        std::vector<PushResult>* results) override;
   absl::Status DescribeWait(TicketId ticket) override;
+  absl::StatusOr<Tables*> tables() override;
   absl::Status BroadcastParts(const BroadcastCall& call, absl::Duration timeout) override;
   absl::StatusOr<std::vector<Rank>> Boundary(absl::Duration timeout) override;
   absl::StatusOr<std::vector<Rank>> Meet(const std::string& name, absl::Duration timeout) override;

@@ -26,7 +26,7 @@ namespace bdn {
 // tickets. A call becomes requests to the keys of its tables, one for each bucket; those of one key
 // go one after the other, in the order of the calls. Frames are made on the caller's thread.
 // Thread-safe; its state is guarded by the tensor table's lock, and no callback runs under that.
-class RowExchanges {
+class RowExchanges final : public Tables {
  public:
   // Borrows all. The executor must have run all queued work before this is destroyed. `over` is
   // called without a lock when a step of a key has ended, with that step.
@@ -35,14 +35,13 @@ class RowExchanges {
   RowExchanges(const RowExchanges&) = delete;
   RowExchanges& operator=(const RowExchanges&) = delete;
 
-  // See Client.
-  absl::StatusOr<TicketId> Push(const RowsPush& push);
-  absl::StatusOr<TicketId> Fetch(std::span<const TableRows> tables);
-  absl::StatusOr<TicketId> Set(const TableRows& rows);
-  absl::StatusOr<SummedRows> Summed(uint32_t table);
-  absl::StatusOr<TableLayout> LayoutOf(uint32_t table);
-  absl::StatusOr<TicketId> Scan(const RecordsScan& scan);
-  absl::StatusOr<TicketId> SetRecords(const RecordsSet& set);
+  absl::StatusOr<TicketId> Push(const RowsPush& push) override;
+  absl::StatusOr<TicketId> Fetch(std::span<const TableRows> tables) override;
+  absl::StatusOr<TicketId> Set(const TableRows& rows) override;
+  absl::StatusOr<SummedRows> Summed(uint32_t table) override;
+  absl::StatusOr<TableLayout> LayoutOf(uint32_t table) override;
+  absl::StatusOr<TicketId> Scan(const RecordsScan& scan) override;
+  absl::StatusOr<TicketId> SetRecords(const RecordsSet& set) override;
 
   // Forgets a key that was removed from the table. Called under the table's lock, by the table's
   // callback, of which the analysis does not know that.
