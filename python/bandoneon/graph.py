@@ -14,9 +14,10 @@ from __future__ import annotations
 import weakref
 from typing import Any, Iterator
 
+from .calls import Rows, Table
 from .errors import InvalidArgument
 from .session import default_worker
-from .worker import Rows, Table, Worker
+from .worker import Worker
 
 __all__ = ["VertexSums", "cut", "expected_replicas", "replicas"]
 

@@ -8,8 +8,8 @@ import zlib
 from dataclasses import dataclass
 from typing import IO, Any, Iterator
 
+from .calls import LIST_CANDIDATES, LIST_REMOVED, LIST_ROWS
 from .errors import DataLoss, InvalidArgument
-from .worker import LIST_CANDIDATES, LIST_REMOVED, LIST_ROWS
 
 MAGIC = b"BDNROWS\n"
 # A file of the first format has rows alone; one of the second also the ids that were removed, and the candidates.

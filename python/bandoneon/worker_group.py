@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any, Iterable
 
 from . import _native, errors
-from .worker import Declaration, Owner, Worker
+from .calls import Declaration
+from .worker import Owner, Worker
 
 
 class WorkerGroup:

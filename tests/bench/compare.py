@@ -243,7 +243,7 @@ class Mpi:
 
 def pusher(worker, data, codec):
     """What exchanges all rows of `data`, compressed by `codec` both ways."""
-    from bandoneon.worker import Declaration
+    from bandoneon.calls import Declaration
 
     names = [f"{codec}.{i}" for i in range(TENSORS)]
     ids = worker.declare([Declaration(name, ELEMENTS, push=codec, pull=codec) for name in names])

@@ -75,7 +75,7 @@ def parse():
 
 def work(options):
     import bandoneon
-    from bandoneon.worker import Declaration, Push
+    from bandoneon.calls import Declaration, Push
 
     steps = int(os.environ["OBSERVING_COST_STEPS"])
     with bandoneon.init() as worker:

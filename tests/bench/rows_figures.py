@@ -104,7 +104,7 @@ def hashed(ids):
 def wire(options):
     """A step of one worker to one server, which holds four buckets: a frame each way for each of them."""
     import bandoneon
-    from bandoneon.worker import Rows, Table
+    from bandoneon.calls import Rows, Table
 
     worker = bandoneon.default_worker()
     # The codec packs 32 codes of a half byte each; of 16 alone each takes a byte.
@@ -137,7 +137,7 @@ def wire(options):
 
 def memory(options):
     import bandoneon
-    from bandoneon.worker import Rows, Table
+    from bandoneon.calls import Rows, Table
 
     worker = bandoneon.default_worker()
     count = 50_000 if options.quick else 200_000
@@ -185,7 +185,7 @@ def worker_side(options):
     import torch
 
     import bandoneon
-    from bandoneon.worker import Rows, Table
+    from bandoneon.calls import Rows, Table
 
     worker = bandoneon.default_worker()
     count = 65_536
@@ -211,7 +211,7 @@ def worker_side(options):
 
 def idle(options):
     import bandoneon
-    from bandoneon.worker import Rows, Table
+    from bandoneon.calls import Rows, Table
 
     worker = bandoneon.default_worker()
     (number,) = worker.declare_tables([Table("idle", 64, rule="adagrad")])

@@ -18,8 +18,8 @@ import torch
 
 import bandoneon
 import bandoneon.torch as bdn
+from bandoneon.calls import Declaration
 from bandoneon.torch.sparse_sketch import MEASURED_STEPS, cells_for
-from bandoneon.worker import Declaration
 
 WAYS = ("none", "decoded", "sketch")
 

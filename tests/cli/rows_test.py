@@ -173,7 +173,7 @@ def test_words_that_are_missing_are_asked_for(real, tmp_path):
 LIVE = """
 import ctypes, sys
 import bandoneon
-from bandoneon.worker import Rows, Table
+from bandoneon.calls import Rows, Table
 
 worker = bandoneon.init()
 item, seen, means = worker.declare_tables(

@@ -13,7 +13,7 @@ STEPS = 20
 PROGRAM = f"""
 import ctypes, sys
 import bandoneon
-from bandoneon.worker import Declaration
+from bandoneon.calls import Declaration
 
 worker = bandoneon.init()
 codec = "onebit(block=256)"
@@ -129,7 +129,7 @@ def test_what_is_reported_last_is_there_when_its_worker_leaves(job, tmp_path):
 RESUMED = """
 import ctypes, sys
 import bandoneon
-from bandoneon.worker import Declaration
+from bandoneon.calls import Declaration
 
 worker = bandoneon.init()
 tensor, = worker.declare([Declaration("w", 1 << 16)])

@@ -17,7 +17,7 @@ import trace_reference  # noqa: E402  # pylint: disable=wrong-import-position
 PROGRAM = """
 import ctypes, sys, time
 import bandoneon
-from bandoneon.worker import Declaration
+from bandoneon.calls import Declaration
 
 HANG = int(sys.argv[1])
 worker = bandoneon.init()

@@ -10,7 +10,7 @@ LIMIT = 240  # seconds for up to four jobs on a busy machine
 PROGRAM = """
 import ctypes
 import bandoneon
-from bandoneon.worker import Declaration
+from bandoneon.calls import Declaration
 SIZE = 200_000
 with bandoneon.init() as worker:
     tensors = worker.declare([Declaration(f"tensor {i}", SIZE) for i in range(4)])

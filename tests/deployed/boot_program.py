@@ -4,7 +4,7 @@ import ctypes
 import sys
 
 import bandoneon
-from bandoneon.worker import Declaration
+from bandoneon.calls import Declaration
 
 with bandoneon.init() as worker:
     n = 100_000

@@ -18,7 +18,7 @@ HOSTILE = "<script>document.title='taken'</script><img src=x onerror=\"document.
 PROGRAM = """
 import ctypes, sys
 import bandoneon
-from bandoneon.worker import Declaration
+from bandoneon.calls import Declaration
 
 worker = bandoneon.init()
 tensor, = worker.declare([Declaration("w", 1 << 18, push="ef(onebit(block=256))", pull="ef(onebit(block=1024))")])

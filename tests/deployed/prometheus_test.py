@@ -29,7 +29,7 @@ PANELS = [target["expr"] for panel in json.loads((HERE / "dashboard.json").read_
 PROGRAM = """
 import ctypes
 import bandoneon
-from bandoneon.worker import Declaration
+from bandoneon.calls import Declaration
 with bandoneon.init() as worker:
     n = 200_000
     data = (ctypes.c_float * n)(*([1.0] * n))

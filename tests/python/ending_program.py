@@ -11,7 +11,7 @@ import sys
 import threading
 
 import bandoneon
-from bandoneon.worker import Declaration
+from bandoneon.calls import Declaration
 
 
 def framework(status):

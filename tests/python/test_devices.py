@@ -19,8 +19,8 @@ import bandoneon
 import bandoneon.torch as bdn
 from bandoneon.torch import exchange
 from bandoneon import _native
+from bandoneon.calls import Declaration
 from bandoneon.torch import devices, synchronizer
-from bandoneon.worker import Declaration
 from forward_overlap_helpers import distributed
 from cluster_helpers import ONEBIT, assert_same, fill, make_batch, make_model, model_hash, run_job, sgd, train
 

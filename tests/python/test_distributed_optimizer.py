@@ -7,8 +7,8 @@ import torch
 
 import bandoneon
 import bandoneon.torch as bdn
+from bandoneon.calls import Declaration, Push
 from bandoneon.torch import synchronizer
-from bandoneon.worker import Declaration, Push
 from cluster_helpers import (
     after_backward,
     assert_same,

@@ -299,7 +299,7 @@ def test_a_late_rank_of_the_group_is_named():
             handle.wait()
         else:
             group = sharded.new_group([0, 2], worker=worker)
-            worker.declare_once(group._of_group(bandoneon.worker.Declaration("w", 3)))
+            worker.declare_once(group._of_group(bandoneon.calls.Declaration("w", 3)))
             bdn.barrier("late", worker=worker)
             bdn.push_pull(torch.ones(3), "w", worker=group).wait()
 

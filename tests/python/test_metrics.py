@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 import bandoneon
-from bandoneon.worker import Declaration
+from bandoneon.calls import Declaration
 from cluster_helpers import run_job
 
 

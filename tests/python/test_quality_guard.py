@@ -12,8 +12,8 @@ import torch
 
 import bandoneon
 import bandoneon.torch as bdn
+from bandoneon.calls import Declaration
 from bandoneon.errors import InvalidArgument
-from bandoneon.worker import Declaration
 from cluster_helpers import fill, run_job
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -193,7 +193,7 @@ PROGRAM = """
 import hashlib, sys
 import numpy as np
 import bandoneon
-from bandoneon.worker import Declaration
+from bandoneon.calls import Declaration
 N = 50_000
 with bandoneon.init() as worker:
     good, bad = worker.declare([

@@ -11,9 +11,9 @@ import torch.distributed.checkpoint as dcp
 
 import bandoneon
 import bandoneon.torch as bdn
+from bandoneon.calls import RowScan
 from bandoneon.torch import checkpoint_storage, rows
 from bandoneon.torch.app_state import AppState
-from bandoneon.worker import RowScan
 from cluster_helpers import run_job
 from test_rows import Net, batch_of, loss_of
 

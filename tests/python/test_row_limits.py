@@ -7,10 +7,10 @@ import torch
 
 import bandoneon
 import bandoneon.torch as bdn
+from bandoneon.calls import LIST_CANDIDATES, LIST_REMOVED, LIST_ROWS, RowScan
 from bandoneon.torch import rows
 from bandoneon.torch.app_state import AppState
 from bandoneon.torch.row_checkpoint import removed_since, tables_of
-from bandoneon.worker import LIST_CANDIDATES, LIST_REMOVED, LIST_ROWS, RowScan
 from cluster_helpers import run_job
 from test_row_checkpoint import files_of
 

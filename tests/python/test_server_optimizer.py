@@ -5,7 +5,7 @@ import torch
 import algorithms
 import bandoneon
 import bandoneon.torch as bdn
-from bandoneon.worker import Declaration
+from bandoneon.calls import Declaration
 from cluster_helpers import linked, run_job
 from reference_helpers import (
     SHAPES,

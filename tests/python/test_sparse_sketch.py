@@ -8,8 +8,8 @@ import torch
 
 import bandoneon
 import bandoneon.torch as bdn
+from bandoneon.calls import Declaration
 from bandoneon.torch.sparse_sketch import LEAST_ELEMENTS, MEASURED_STEPS, cells_for
-from bandoneon.worker import Declaration
 from cluster_helpers import run_job
 
 N = 1 << 18

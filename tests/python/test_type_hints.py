@@ -34,7 +34,7 @@ results = cluster.run(lambda worker: worker.size)
 bdn.broadcast_parameters(model, root=0)
 codec: str = bandoneon.check_codec("ef(onebit)")
 bdn.push_pull(next(model.parameters()), "a name", push=codec).wait(timeout=1.0)
-declared: list[int] = worker.declare(bandoneon.worker.Declaration(name, 3) for name in "ab")
+declared: list[int] = worker.declare(bandoneon.calls.Declaration(name, 3) for name in "ab")
 ended = worker.is_done(worker.push(declared[0], 4096))
 step: int = 0 if ended is None else ended.step
 optimizer = bdn.LocalSteps(None, model.named_parameters(), tau=4, outer=bdn.algorithms.Average())
@@ -103,8 +103,8 @@ def test_everything_public_says_what_it_takes_and_returns(name, function):
 def test_declarations_may_come_from_a_generator():
     def job(worker):
         names = ("a", "b")
-        ids = worker.declare(bandoneon.worker.Declaration(name, 3) for name in names)
-        assert [worker.declare_once(bandoneon.worker.Declaration(name, 3)) for name in names] == ids
+        ids = worker.declare(bandoneon.calls.Declaration(name, 3) for name in names)
+        assert [worker.declare_once(bandoneon.calls.Declaration(name, 3)) for name in names] == ids
         return len(ids)
 
     assert run_job(job) == [2, 2]

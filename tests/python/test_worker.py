@@ -17,9 +17,10 @@ import torch
 import bandoneon
 import bandoneon.torch as bdn
 from bandoneon import _native, errors
+from bandoneon.calls import Declaration
 from bandoneon.interrupts import run_interruptibly
 from bandoneon.json_log import LOGGER
-from bandoneon.worker import Declaration, Worker
+from bandoneon.worker import Worker
 from cluster_helpers import ONEBIT, grads, loss_of, make_batch, make_model, mean_grads, run_job, sgd
 
 

@@ -25,7 +25,7 @@ HOUR = 3600
 WORKER = """
 import ctypes, pathlib, sys, time
 import bandoneon
-from bandoneon.worker import Declaration
+from bandoneon.calls import Declaration
 folder, jumps, lease = pathlib.Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
 with bandoneon.init() as worker:
     n = 1000

@@ -12,7 +12,7 @@ STEPS = 300
 WORKER = f"""
 import ctypes, time
 import bandoneon
-from bandoneon.worker import Declaration
+from bandoneon.calls import Declaration
 sizes = [4000 + i for i in range(4)]
 with bandoneon.init() as worker:
     tensors = worker.declare([Declaration(f"w{{n}}", n) for n in sizes])

@@ -20,7 +20,7 @@ import zlib
 import numpy as np
 
 import bandoneon
-from bandoneon.worker import Declaration
+from bandoneon.calls import Declaration
 
 DIRECTORY = pathlib.Path(os.environ["TEST_DIR"])
 

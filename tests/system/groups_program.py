@@ -9,7 +9,7 @@ import sys
 import zlib
 
 import bandoneon
-from bandoneon.worker import Declaration
+from bandoneon.calls import Declaration
 from bandoneon.worker_group import WorkerGroup
 from restarted_scheduler_program import CODEC, STEPS, exchange, gradients, is_told
 

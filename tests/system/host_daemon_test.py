@@ -24,7 +24,7 @@ LIMIT = 15  # seconds from the kill to the last exit
 WORKER = """
 import ctypes, os, sys
 import bandoneon
-from bandoneon.worker import Declaration
+from bandoneon.calls import Declaration
 fork = "fork" in sys.argv
 try:
     with bandoneon.init() as worker:

@@ -18,7 +18,7 @@ LIMIT = 15  # seconds from the kill to the last exit
 WORKER = """
 import ctypes, sys
 import bandoneon
-from bandoneon.worker import Declaration
+from bandoneon.calls import Declaration
 with bandoneon.init() as worker:
     n = 100_000
     data = (ctypes.c_float * n)()

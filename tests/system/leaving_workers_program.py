@@ -6,7 +6,7 @@ import pathlib
 import sys
 
 import bandoneon
-from bandoneon.worker import Declaration
+from bandoneon.calls import Declaration
 from returning_worker_program import boundary
 
 FOLDER = pathlib.Path(os.environ["TEST_DIR"])

@@ -12,7 +12,7 @@ import time
 import zlib
 
 import bandoneon
-from bandoneon.worker import Declaration
+from bandoneon.calls import Declaration
 
 CODEC = os.environ.get("TEST_CODEC", "none")
 PAUSE = os.environ.get("TEST_PAUSE", "")

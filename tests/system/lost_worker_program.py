@@ -11,7 +11,7 @@ import time
 import zlib
 
 import bandoneon
-from bandoneon.worker import Declaration
+from bandoneon.calls import Declaration
 
 CODEC = os.environ.get("TEST_CODEC", "none")
 STUCK_RANK = int(os.environ.get("TEST_STUCK_RANK", "-1"))  # This rank stops pushing at step 20, and lives.

@@ -17,7 +17,7 @@ from watched_job import LIMIT, job_in_the_middle, scrape
 PROGRAM = """
 import ctypes, sys
 import bandoneon
-from bandoneon.worker import Declaration
+from bandoneon.calls import Declaration
 assert bandoneon.metrics.text() == ""
 with bandoneon.init() as worker:
     n = 100_000

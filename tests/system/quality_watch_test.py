@@ -17,7 +17,7 @@ PROGRAM = f"""
 import json, sys
 import numpy as np
 import bandoneon
-from bandoneon.worker import Declaration
+from bandoneon.calls import Declaration
 
 def gradient(n={ELEMENTS}):
     return np.sin(np.arange(n, dtype=np.float32)) * (1 + np.arange(n, dtype=np.float32) % 5)
@@ -146,7 +146,7 @@ def test_nothing_is_measured_where_it_is_off(tmp_path):
 import json
 import numpy as np
 import bandoneon
-from bandoneon.worker import Declaration
+from bandoneon.calls import Declaration
 with bandoneon.init() as worker:
     (g,) = worker.declare([Declaration("g", 5000, push="ef(onebit)", pull="ef(onebit)")])
     values = np.ones(5000, np.float32)

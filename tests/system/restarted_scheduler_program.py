@@ -12,7 +12,7 @@ import time
 import zlib
 
 import bandoneon
-from bandoneon.worker import Declaration
+from bandoneon.calls import Declaration
 
 STEPS = 40
 CODEC = "ef(onebit)"  # what it has left out makes each step depend on those before

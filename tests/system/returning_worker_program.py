@@ -12,7 +12,7 @@ import zlib
 
 import bandoneon
 from bandoneon import _native
-from bandoneon.worker import Declaration
+from bandoneon.calls import Declaration
 
 PUSH = os.environ.get("TEST_PUSH", "none")
 PULL = os.environ.get("TEST_PULL", "none")

@@ -18,7 +18,7 @@ LIMIT = 20  # seconds for any one thing to happen
 WORKER = """
 import ctypes, sys
 import bandoneon
-from bandoneon.worker import Declaration
+from bandoneon.calls import Declaration
 with bandoneon.init() as worker:
     n = 1000
     data = (ctypes.c_float * n)()

@@ -19,7 +19,7 @@ LIMIT = 30  # seconds for any one thing to happen
 WORKER = """
 import ctypes, sys
 import bandoneon
-from bandoneon.worker import Declaration
+from bandoneon.calls import Declaration
 try:
     with bandoneon.init() as worker:
         n = 10_000

@@ -23,7 +23,7 @@ DATA_PORT = 7100
 WORKER = """
 import ctypes, sys
 import bandoneon
-from bandoneon.worker import Declaration
+from bandoneon.calls import Declaration
 with bandoneon.init() as worker:
     n = 10_000
     data = (ctypes.c_float * n)(*([worker.rank + 1.0] * n))

@@ -130,7 +130,7 @@ def test_works_beside_other_copies_of_grpc_and_protobuf(installed):
         from google.protobuf import struct_pb2
 
         import bandoneon
-        from bandoneon.worker import Declaration
+        from bandoneon.calls import Declaration
 
         bandoneon.init()
 

@@ -1,6 +1,6 @@
 """Who still has batches."""
 
-from ..worker import Declaration
+from ..calls import Declaration
 from .tensors import host_values
 
 

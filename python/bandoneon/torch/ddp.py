@@ -14,10 +14,11 @@ from typing import Any
 import torch
 
 from .. import _native
+from ..calls import Push
 from ..errors import BandoneonError, DeadlineExceeded, FailedPrecondition, InvalidArgument
 from ..interrupts import SLICE_SECONDS
 from ..session import default_worker
-from ..worker import Push, Worker
+from ..worker import Worker
 from . import backward_pass, devices
 from .comm_state import fitting_state, saved_by
 from .exchange_guard import ExchangeGuard

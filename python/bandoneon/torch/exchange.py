@@ -6,9 +6,10 @@ from typing import Iterable
 
 import torch
 
+from ..calls import Declaration, Push
 from ..errors import InvalidArgument
 from ..session import default_codec, default_worker
-from ..worker import Declaration, Push, Worker
+from ..worker import Worker
 from .step_count import program_steps
 from .step_recorder import recorder_of
 from .tensors import (

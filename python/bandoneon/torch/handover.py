@@ -10,8 +10,9 @@ from typing import Any, Iterator, NamedTuple
 import torch
 
 from .. import _native
+from ..calls import Holding
 from ..errors import InvalidArgument
-from ..worker import Holding, Worker
+from ..worker import Worker
 from .broadcast import broadcast_bytes, room_for
 from .tensors import host_zeros
 

@@ -6,8 +6,8 @@ import contextlib
 import torch
 
 from .. import _native
+from ..calls import Push, Result
 from ..errors import DeadlineExceeded, FailedPrecondition
-from ..worker import Push, Result
 from . import backward_pass
 from .gradient_hooks import AS_IT_IS_THEN
 from .outbox import trust_version

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 
 from .. import _native
+from ..calls import Declaration, Push
 from ..errors import FailedPrecondition, InvalidArgument, NotFound, OutOfRange
-from ..worker import Declaration, Push
 from .broadcast import agree, broadcast_bytes, check_replicas, check_same_weights
 from .link_options import LinkOptions
 from .shards import check_may_be_sharded, differing_place, is_shard, local_named, local_of, places_of

@@ -3,7 +3,7 @@
 import weakref
 
 from .._native import NO_TENSOR
-from ..worker import Push
+from ..calls import Push
 from . import backward_pass
 from .round_states import DEFERRED, IDLE, SLOT_EVENTS, WAITING
 from .shards import is_shard

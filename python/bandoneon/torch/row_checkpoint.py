@@ -6,9 +6,10 @@ import ctypes
 from dataclasses import dataclass
 from typing import Any
 
+from ..calls import LIST_REMOVED, RowScan
 from ..errors import DataLoss, InvalidArgument
 from ..row_files import RecordShape, RowFileWriter, read_row_file
-from ..worker import LIST_REMOVED, RowScan, Worker
+from ..worker import Worker
 
 # The manifest's entry of a table has no more saves than that, whatever rows_every= says.
 MOST_SAVES = 1000

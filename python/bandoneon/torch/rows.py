@@ -24,9 +24,10 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
+from ..calls import Rows, Table
 from ..errors import FailedPrecondition, InvalidArgument
 from ..session import default_worker
-from ..worker import Rows, Table, Worker
+from ..worker import Worker
 from .handover import Handover
 from .hints import Closure
 from .loss_scale import RefusesGradScaler

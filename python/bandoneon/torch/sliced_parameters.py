@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from .. import _native
-from ..worker import Declaration
+from ..calls import Declaration
 from .parameters import Member, ParameterSet
 
 # A tensor of fewer bytes is owned whole: its slices would be too small to be worth a frame, or a codec.

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
+from ..calls import Declaration
 from ..errors import InvalidArgument, Unimplemented
-from ..worker import Declaration
 from .link_options import LinkOptions
 from .shards import is_shard
 from .tensors import host_values, host_zeros

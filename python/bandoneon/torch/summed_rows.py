@@ -6,8 +6,8 @@ import weakref
 
 import torch
 
+from ..calls import Rows, Table
 from ..errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, NotFound
-from ..worker import Rows, Table
 from .tensors import host_empty, host_zeros
 
 # So many rows of a table are thought to be in a step, for placing its keys.

@@ -13,10 +13,11 @@ from typing import Any, Callable, Iterator, Mapping
 import torch
 
 from .. import endings
+from ..calls import Declaration
 from ..errors import BandoneonError, Evicted, FailedPrecondition, InvalidArgument
 from ..json_log import LOGGER as _log
 from ..session import default_worker
-from ..worker import Declaration, Worker
+from ..worker import Worker
 from .broadcast import broadcast_bytes
 from .checkpoint import LostAmidSave, has_checkpoint, load, load_module, save, split_module
 from .handover import Handover, check_can_travel, hand_over, load_exactly

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import torch
 
+from ..calls import Declaration
 from ..errors import FailedPrecondition
-from ..worker import Declaration
 from .exchange_guard import ExchangeGuard
 from .tensors import host_values
 

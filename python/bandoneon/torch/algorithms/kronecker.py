@@ -11,9 +11,10 @@ from typing import Any
 import torch
 
 from ... import _native
+from ...calls import Declaration, Push
 from ...errors import InvalidArgument, Unimplemented
 from ...session import default_worker
-from ...worker import Declaration, Push, Worker
+from ...worker import Worker
 from .. import backward_pass
 from ..broadcast import allgather_object
 from ..comm_state import fitting_state, saved_by
