@@ -15,10 +15,11 @@ function(bdn_library name)
   bdn_share_headers(${name} library)
 endfunction()
 
-# bdn_test(NAME SRCS ... DEPS ... [LABELS short|medium|long] [TIMEOUT seconds]): one GoogleTest binary,
-# every case of which becomes a ctest case.
+# bdn_test(NAME SRCS ... DEPS ... [LABELS short|medium|long] [TIMEOUT seconds] [PARTS n]): one GoogleTest binary,
+# every case of which becomes a ctest case. With PARTS n ctest runs it in n parts: where cases are
+# many and short, a process for each takes longer than they do.
 function(bdn_test name)
-  cmake_parse_arguments(ARG "" "LABELS;TIMEOUT" "SRCS;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "" "LABELS;PARTS;TIMEOUT" "SRCS;DEPS" ${ARGN})
   if(NOT ARG_LABELS)
     set(ARG_LABELS short)
   endif()
@@ -35,8 +36,17 @@ function(bdn_test name)
     target_compile_options(${name} PRIVATE -O1)
   endif()
   bdn_share_headers(${name} test <gmock/gmock.h> <gtest/gtest.h>)
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
-    PROPERTIES LABELS ${ARG_LABELS} TIMEOUT ${ARG_TIMEOUT})
+  if(NOT ARG_PARTS)
+    gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
+      PROPERTIES LABELS ${ARG_LABELS} TIMEOUT ${ARG_TIMEOUT})
+    return()
+  endif()
+  foreach(part RANGE 1 ${ARG_PARTS})
+    add_test(NAME "${name}.part ${part}" COMMAND ${name} --gtest_brief=1)
+    math(EXPR index "${part} - 1")
+    set_tests_properties("${name}.part ${part}" PROPERTIES LABELS ${ARG_LABELS} TIMEOUT ${ARG_TIMEOUT}
+      ENVIRONMENT "GTEST_TOTAL_SHARDS=${ARG_PARTS};GTEST_SHARD_INDEX=${index};GTEST_OUTPUT=xml:${CMAKE_BINARY_DIR}/gtest/${name}.${part}.xml")
+  endforeach()
 endfunction()
 
 # bdn_fuzz(NAME SRCS ... DEPS ...): a libFuzzer target under the fuzz preset, named NAME; every
