@@ -620,6 +620,7 @@ CASES = {
     "saved": Saved,
     "tied": lambda mesh: Case(mesh, tied=True),
     "unused": lambda mesh: Case(mesh, unused=True),
+    "fewer rows than ranks": lambda mesh: Case(mesh, width=1),
     "kept whole": lambda mesh: Case(mesh, shard_options=dict(reshard_after_forward=False)),
     "offloaded": lambda mesh: Case(mesh, shard_options=dict(offload_policy=CPUOffloadPolicy(pin_memory=False))),
     "reduced as float64": lambda mesh: Case(

@@ -34,7 +34,7 @@ from .local_group_synchronizer import LocalGroupSynchronizer
 from .loss_scale import LossScale
 from .names import Names
 from .parameters import ParameterSet, learning_rates, terms_by_group, tied_by_memory
-from .shards import is_shard, warn_of_unsharded
+from .shards import is_shard, local_of, warn_of_unsharded
 from .sliced_parameters import SlicedParameterSet
 from .sparse_sketch import SparseSketches, check_sketches_travel
 from .step_recorder import recorder_of
@@ -517,7 +517,7 @@ def _check_all_are_exchanged(optimizer, parts):
     known = parts.parameters.known_ids
     for g, group in enumerate(optimizer.param_groups):
         for i, param in enumerate(group["params"]):
-            if id(param) not in known and param.grad is not None and param.numel():
+            if id(param) not in known and param.grad is not None and local_of(param).numel():
                 raise FailedPrecondition(
                     f"parameter {i} of group {g}, {_shape_of(param)}, has a gradient, and nothing exchanges it: it was "
                     "put into param_groups, or given to add_param_group() of the optimizer inside, and would step by "
@@ -531,7 +531,7 @@ def _warn_of_local_gradients(parts):
     if parts.has_warned_of_local:
         return
     for name, param in parts.names.besides(parts.parameters.known_ids):
-        if param.grad is None or not param.numel() or parts.parameters.is_exchanged(param):
+        if param.grad is None or not local_of(param).numel() or parts.parameters.is_exchanged(param):
             continue
         parts.has_warned_of_local = True
         warnings.warn(
@@ -551,7 +551,7 @@ def _warn_of_late_gradients(parts):
         return
     known = parts.parameters.known_ids
     for name, param in parts.late_parameters.named():
-        if param.grad is None or id(param) in known or not param.numel() or parts.parameters.is_exchanged(param):
+        if param.grad is None or id(param) in known or not local_of(param).numel() or parts.parameters.is_exchanged(param):
             continue
         parts.has_warned_of_late = True
         warnings.warn(
