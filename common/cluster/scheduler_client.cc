@@ -361,9 +361,10 @@ absl::Status GrpcControlPlane::Leave(const absl::Status& reason, absl::Duration 
     if (!reason.ok()) patience = std::min(patience, config_.lease_timeout);
   }
   const absl::Status left = calls_.RetryAtReturn(clock_->Now() + patience, leave);
-  // A job that runs goes on without a server that leaves, and that news may be here before the
-  // answer.
-  return is_server && reason.ok() && IsEvicted(left) ? absl::OkStatus() : left;
+  // A job that runs goes on without a server that leaves, or a worker that departs, and that news
+  // may be here before the answer.
+  const bool is_going = is_server ? reason.ok() : absl::IsUnavailable(reason);
+  return is_going && IsEvicted(left) ? absl::OkStatus() : left;
 }
 
 void GrpcControlPlane::Close() {
