@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "common/base/status.h"
 #include "tests/support/normal_values.h"
@@ -79,12 +80,12 @@ class SilentEnd final : public ControlPlane {
 
 class ReturnRig {
  public:
-  explicit ReturnRig(std::vector<std::string> flags = kFlags) {
-    flags.push_back("--workers=3");
+  explicit ReturnRig(std::vector<std::string> flags = kFlags, size_t num_workers = 3) {
+    flags.push_back("--workers=" + std::to_string(num_workers));
     flags.push_back("--min-workers=1");
     cluster_ = Must(LocalCluster::Create(flags));
-    workers_.resize(3);
-    AtOnce(3, [this](size_t rank) { workers_[rank] = Make(static_cast<Rank>(rank)); });
+    workers_.resize(num_workers);
+    AtOnce(num_workers, [this](size_t rank) { workers_[rank] = Make(static_cast<Rank>(rank)); });
   }
   ~ReturnRig() { LeaveAll(&workers_); }
 
@@ -255,6 +256,77 @@ TEST(ReturningWorker, TakesPartInExactSumsFromTheNextStepOn) {
       EXPECT_TRUE(next->Declare({Tensor("new 0", 9)}, kLong).ok());
       EXPECT_TRUE(next->Leave(kLong).ok());
     }
+  }
+}
+
+// Two islands of two shards: the one of ranks 2 and 3 is lost and comes back.
+TEST(ReturningWorker, TakesPartInTheSumsOfItsGroup) {
+  ReturnRig rig(kFlags, 4);
+  const auto declare = [](Worker& worker) {
+    const int shard = worker.rank() % 2;
+    std::vector<TensorDeclaration> tensors;
+    for (const size_t elements : {size_t{3000}, size_t{50}, size_t{7}}) {
+      TensorDeclaration tensor = Tensor(absl::StrFormat("%d of shard %d", elements, shard),
+                                        elements, "ef(onebit)", "ef(onebit)");
+      tensor.ranks = *RankGroup::Of({shard, shard + 2});
+      tensor.fuse = true;
+      tensors.push_back(tensor);
+    }
+    std::vector<uint32_t> ids = Must(worker.Declare(tensors, kLong));
+    ids.push_back(Must(worker.Declare({Tensor("of all", 10)}, kLong)).front());
+    return ids;
+  };
+  // The mean of a shard is shard + 1 with both islands, and shard with the first one alone.
+  const auto steps = [&](int first, int last, bool is_alone) {
+    rig.OnEach([&](Worker& worker, int rank) {
+      const std::vector<uint32_t> ids = declare(worker);
+      for (int step = first; step <= last; ++step) {
+        std::vector<Floats> data;
+        std::vector<TicketId> tickets;
+        for (const size_t elements : {3000, 50, 7, 10}) {
+          data.emplace_back(elements, static_cast<float>(rank));
+        }
+        for (size_t t = 0; t < data.size(); ++t) {
+          tickets.push_back(Must(worker.PushPull(
+              {.tensor = ids[t], .data = {data[t].data(), DType::kFloat32, data[t].size()}})));
+        }
+        for (size_t t = 0; t < data.size(); ++t) {
+          const auto result = worker.Wait(tickets[t], kLong);
+          ASSERT_TRUE(result.ok()) << result.status();
+          EXPECT_EQ(result->step, static_cast<Step>(step));
+          const float of_all = is_alone ? 0.5f : 1.5f;
+          const float of_shard = static_cast<float>(rank % 2) + (is_alone ? 0.0f : 1.0f);
+          EXPECT_THAT(data[t], Each(t == 3 ? of_all : of_shard)) << rank << ", " << t;
+        }
+      }
+    });
+  };
+  steps(1, 3, false);
+  for (int time = 0; time < 2; ++time) {
+    const int first = 4 + 4 * time;
+    rig.Lose(2);
+    rig.Lose(3);
+    steps(first, first + 1, true);
+    auto two = rig.Make(2);
+    auto three = rig.Make(3);
+    EXPECT_EQ(two->rank(), 2);
+    EXPECT_EQ(three->rank(), 3);
+    EXPECT_EQ(declare(*two), declare(rig.worker(0)));
+    EXPECT_EQ(declare(*three), declare(rig.worker(1)));
+    const RankGroup group = *RankGroup::Of({0, 2});
+    EXPECT_THAT(*two->Meet(NameAmong("b", group), kLong), ElementsAre(0));
+    rig.TakeIn(Just(std::move(two), std::move(three)));
+    EXPECT_EQ(rig.worker(2).PresenceAmong(group), (Presence{.size = 2, .first_rank = 0}));
+    rig.OnEach([&](Worker& worker, int rank) {
+      const int shard = rank % 2;
+      const RankGroup mine = *RankGroup::Of({shard, shard + 2});
+      EXPECT_THAT(*worker.Meet(NameAmong("b", mine), kLong), ElementsAre(shard, shard + 2));
+      Floats data(64, static_cast<float>(rank));
+      Expect(worker.Broadcast(NameAmong("x", mine), std::as_writable_bytes(std::span(data)), shard,
+                              kLong));
+      EXPECT_THAT(data, Each(static_cast<float>(shard)));
+    });
+    steps(first + 2, first + 3, false);
   }
 }
 
