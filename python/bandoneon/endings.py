@@ -15,7 +15,7 @@ from typing import Any, Callable, NoReturn
 START_ME_AGAIN = 75  # The exit status of a program that failed for a while only: EX_TEMPFAIL of sysexits.h.
 
 _plain_exit = sys.exit
-_restarts_after: type[BaseException] | None = None  # The error class of ask_for_a_restart_after().
+_asking: list[Callable[[BaseException], bool]] = []  # The functions of ask_for_a_restart_where().
 _last_exit = (0, "")  # The status and the cause of the last sys.exit().
 
 
@@ -40,17 +40,18 @@ def watch_exits() -> None:
         sys.exit = _noted_exit
 
 
-def ask_for_a_restart_after(error_class: type[BaseException]) -> None:
-    """Has a program that an uncaught error of this class ends return START_ME_AGAIN, after its traceback."""
-    global _restarts_after
-    if _restarts_after is not None:
+def ask_for_a_restart_where(asks: Callable[[BaseException], bool]) -> None:
+    """Has a program that an uncaught error ends return START_ME_AGAIN, after its traceback, where asks(error) says so."""
+    if asks in _asking:
         return
-    _restarts_after = error_class
+    _asking.append(asks)  # The hook has them all.
+    if len(_asking) > 1:
+        return
     plain_hook = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
         plain_hook(kind, error, trace)
-        if issubclass(kind, error_class) and not is_at_prompt():
+        if not is_at_prompt() and any(asks(error) for asks in _asking):
             raise SystemExit(START_ME_AGAIN)  # Python ends with this status where a hook raises it.
 
     sys.excepthook = hook

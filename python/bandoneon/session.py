@@ -77,7 +77,7 @@ def init(
         options = _native.options(facts)
         lib = _native.library()
         # Before the join, as a process that was held up then may be out before it is in.
-        endings.ask_for_a_restart_after(errors.Evicted)
+        endings.ask_for_a_restart_where(_is_evicted)
         try:
             worker = Worker(lambda out: lib.bdn_create(options, out))
         except errors.BandoneonError as error:
@@ -335,6 +335,10 @@ def _at_exit() -> None:
     except errors.BandoneonError as error:
         _log.error("bandoneon: %s", error)
         worker.close()
+
+
+def _is_evicted(error: BaseException) -> bool:
+    return isinstance(error, errors.Evicted)
 
 
 def _at_end_of_thread(thread: threading.Thread, error: BaseException) -> None:

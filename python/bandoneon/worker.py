@@ -89,7 +89,7 @@ class Worker:
         self._stepping_thread: int | None = None  # that ended the last
         self._stepping: weakref.ref[threading.Thread] | None = None  # the same
         self._completions: Completions | None = None
-        self.in_charge: int | None = None  # where a TrainingState knows
+        self.seniority: Sequence[int] = ()  # ranks that are present, the longest first, where a TrainingState knows
         self.num_training_states = 0  # that were made
         self.recorder: Recorder | None = None  # where something records the program's steps
 
@@ -143,6 +143,11 @@ class Worker:
         """The rank that tells servers what one tells for all: the lowest, and where workers come back the one that is there
         for longest, as servers take it from one until that is lost."""
         return self.first_rank() if self.in_charge is None else self.in_charge
+
+    @property
+    def in_charge(self) -> int | None:
+        """Whoever of its ranks is there for longest, where that is known."""
+        return next((rank for rank in self.seniority if rank in self.ranks), None)
 
     def first_rank(self) -> int:
         """The lowest rank of those. Another worker may hear of a loss earlier or later: present() is the same to all."""

@@ -105,7 +105,12 @@ class WorkerGroup:
 
     def rank_in_charge(self) -> int:
         """As Worker.rank_in_charge(), of the group."""
-        return self.first_rank()
+        return self.first_rank() if self.in_charge is None else self.in_charge
+
+    @property
+    def in_charge(self) -> int | None:
+        """As Worker.in_charge, of the group."""
+        return next((rank for rank in self.whole.seniority if rank in self.ranks), None)
 
     def _presence(self) -> tuple[int, int]:
         first = ctypes.c_int32()

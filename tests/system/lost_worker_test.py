@@ -36,13 +36,16 @@ class Job:
             self.env["BANDONEON_SCHEDULER"] = f"127.0.0.1:{port_file.read_text().strip()}"
             for rank in range(2):
                 self._start(f"server {rank}", [BIN / "bandoneon-server", f"--rank={rank}"])
-            for rank in range(workers):
-                self._start(f"worker {rank}", [sys.executable, program], BANDONEON_RANK=str(rank))
+            self._start_workers(program, workers)
             for rank in range(workers):
                 self[rank].wait_for("running")
         except BaseException:
             self.close()
             raise
+
+    def _start_workers(self, program, workers):
+        for rank in range(workers):
+            self._start(f"worker {rank}", [sys.executable, program], BANDONEON_RANK=str(rank))
 
     def __getitem__(self, rank):
         return self.processes[f"worker {rank}"]

@@ -219,7 +219,10 @@ def _check_layout(worker, named, root):
 
 def agree(worker, what, mine, root, difference):
     """Every worker compares its list with root's by difference(worker, mine, theirs, root), an error or
-    None; if any differs, all raise: the others with the error of the first that does."""
+    None; if any differs, all raise: the others with the error of the first that does. A worker that joins a job that runs
+    can ask nobody, and is given the others' state later."""
+    if worker.is_candidate():
+        return
     theirs = json.loads(broadcast_bytes(worker, what, json.dumps(mine).encode(), root))
     error = difference(worker, mine, theirs, root)
     verdicts = host_values([float(error is not None and rank == worker.rank) for rank in range(worker.size)])

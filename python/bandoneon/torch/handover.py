@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 import threading
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from ..calls import Holding
 from ..errors import InvalidArgument
 from ..worker import Worker
 from .broadcast import broadcast_bytes, room_for
+from .shards import LocalPart, is_shard, joined_to, local_of
 from .tensors import host_zeros
 
 # State travels in pieces of this size, so that nobody needs room for a second copy of it, and so many at once, so that
@@ -25,7 +27,8 @@ _PIECES_AT_ONCE = 2
 @dataclass
 class Handover:
     """State of one object: trees of dicts, lists, tuples, tensors, and values that pickle takes. `common` is the same in
-    all workers, which is checked where it is handed over. `lent` is the giver's own: a newcomer begins with a copy."""
+    all workers, which is checked where it is handed over. `lent` is the giver's own: a newcomer begins with a copy.
+    Of a DTensor a worker gives the part that it holds, which comes as a LocalPart."""
 
     common: Any = field(default_factory=dict)
     lent: Any = field(default_factory=dict)
@@ -42,9 +45,15 @@ class Received(NamedTuple):
 def load_exactly(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     """load_state_dict() without torch's cast of the state to the parameters' types, which would round what the others
     keep as it is."""
-    optimizer.load_state_dict(state)
     params = [param for group in optimizer.param_groups for param in group["params"]]
     numbers = [number for group in state["param_groups"] for number in group["params"]]
+    of_params = {
+        number: _map(state["state"][number], functools.partial(joined_to, like=param))
+        for number, param in zip(numbers, params)
+        if number in state["state"]
+    }
+    state = {**state, "state": {**state["state"], **of_params}}
+    optimizer.load_state_dict(state)
     for number, param in zip(numbers, params):
         if number in state["state"]:
             optimizer.state[param] = _as_given(optimizer.state[param], state["state"][number])
@@ -87,7 +96,7 @@ def hand_over(worker: Worker, mine: dict[str, Handover] | None, giver: int) -> R
         _broadcast(worker, tensors, sizes, giver)
         broadcast_bytes(worker, "state of training/sums", b"", giver)
         rest = iter(tensors)
-        whole = _map(given, lambda leaf: next(rest) if isinstance(leaf, _Slot) else leaf)
+        whole = _map(given, lambda leaf: leaf.filled(next(rest)) if isinstance(leaf, _Slot) else leaf)
         state = {name: Handover(common, whole["lent"][name]) for name, common in whole["common"].items()}
         return Received(state, None, sum(sizes))
     own = {path: tensor for path, tensor, _ in _tensors_of(_trees_of(mine))}
@@ -109,6 +118,11 @@ class _Slot(NamedTuple):
 
     dtype: torch.dtype
     shape: tuple[int, ...]
+    is_part: bool = False  # of a DTensor
+
+    def filled(self, tensor: torch.Tensor) -> torch.Tensor | LocalPart:
+        """What stands here once its bytes have come."""
+        return LocalPart(tensor) if self.is_part else tensor
 
     def num_bytes(self) -> int:
         return torch.Size(self.shape).numel() * self.dtype.itemsize
@@ -125,9 +139,9 @@ def _slot_of(leaf):
     """A leaf of a tree as it travels in the tree."""
     if not isinstance(leaf, torch.Tensor):
         return leaf
-    if leaf.layout is not torch.strided or leaf.is_quantized or hasattr(leaf, "device_mesh"):
+    if leaf.layout is not torch.strided or leaf.is_quantized:
         raise InvalidArgument(f"a tensor of the type {type(leaf).__name__} and the layout {leaf.layout} cannot be handed over")
-    return _Slot(leaf.dtype, tuple(leaf.shape))
+    return _Slot(leaf.dtype, tuple(local_of(leaf).shape), is_shard(leaf))
 
 
 def _map(tree, change):
@@ -222,7 +236,7 @@ class Lane:
 
 
 def _flat(tensor):
-    return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+    return local_of(tensor).detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
 
 
 def _pieces_of(sizes):

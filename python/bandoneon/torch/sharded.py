@@ -44,9 +44,14 @@ def across_islands(group: Any = None, *, worker: Worker | None = None) -> Worker
     nothing of each other but through this job, as where each has a torchrun. Collective in the whole job.
 
     group: the process group inside the island whose ranks tell who holds which part; by default all of the island.
+
+    A worker that joins a job that runs cannot ask the others yet: there it is the group of those whose places in their
+    islands are this one's, as BANDONEON_ISLAND numbers them.
     """
     worker = worker or default_worker()
     mine = [torch.distributed.get_rank(group), torch.distributed.get_world_size(group)]
+    if worker.is_candidate():
+        return _across_numbered(worker, *mine)
     places = dict(zip(worker.present(), allgather_object(mine, worker=worker)))
     for rank, other in places.items():
         if other[1] != mine[1]:
@@ -55,6 +60,15 @@ def across_islands(group: Any = None, *, worker: Worker | None = None) -> Worker
                 "that exchange a sharded model are of one size"
             )
     return WorkerGroup(worker, [rank for rank, other in places.items() if other[0] == mine[0]])
+
+
+def _across_numbered(worker, place, size):
+    if worker.rank % size != place or worker.size % size:
+        raise InvalidArgument(
+            f"worker {worker.rank} of {worker.size} joins a job that runs, and is rank {place} of {size} in its island: islands are "
+            "to be counted on by BANDONEON_ISLAND, so that it can tell whose parts are its own"
+        )
+    return WorkerGroup(worker, range(place, worker.size, size))
 
 
 def _process_group(ranks):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
+from dataclasses import dataclass
 
 import torch
 
@@ -29,6 +30,24 @@ def local_of(tensor):
         return tensor
     with torch.no_grad():
         return tensor.to_local()
+
+
+@dataclass(frozen=True)
+class LocalPart:
+    """The part of a DTensor that a process holds, away from its mesh: as one process gives it to another."""
+
+    tensor: torch.Tensor
+
+
+def joined_to(given, like):
+    """A LocalPart as the DTensor that it is a part of, as `like` is one; anything else as it is."""
+    if not isinstance(given, LocalPart):
+        return given
+    local = given.tensor.to(local_of(like).device)
+    kind = type(like) if hasattr(type(like), "from_local") else type(like.data)
+    return kind.from_local(
+        local, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+    )
 
 
 def local_named(named):

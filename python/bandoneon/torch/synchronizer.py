@@ -13,6 +13,7 @@ from .outbox import Outbox, zeros_for
 from .round_notices import Notices
 from .round_parts import Batch, Round, Slot, leave_slots, open_slots
 from .round_states import IDLE, LOCAL, OPEN, ROUND_EVENTS, SLOT_EVENTS, WAITING
+from .shards import joined_to
 from .step_recorder import recorder_of
 from .tensors import copy_back, streams_for
 
@@ -85,7 +86,8 @@ class Synchronizer:
     @torch.no_grad()
     def take_gradients(self, gradients):
         """What gradients() of another worker gave."""
-        for slot, given in zip(self._slots, gradients):
+        for slot, part in zip(self._slots, gradients):
+            given = joined_to(part, slot.param)
             self._had_pass = self._had_pass or isinstance(given, torch.Tensor)
             if isinstance(given, torch.Tensor):
                 slot.leave_mean(given.to(slot.param.device, copy=True))

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 import warnings
+import weakref
 from typing import Any, Callable, Iterator, Mapping
 
 import torch
@@ -21,7 +22,8 @@ from ..worker import Worker
 from .broadcast import broadcast_bytes
 from .checkpoint import LostAmidSave, has_checkpoint, load, load_module, save, split_module
 from .handover import Handover, check_can_travel, hand_over, load_exactly
-from .shards import is_shard
+from .islands import Islands, is_failure_inside
+from .shards import is_shard, joined_to
 from .tensors import host_zeros
 
 __all__ = ["TrainingState"]
@@ -77,6 +79,10 @@ class TrainingState:
     evaluate, is exchanged inside the loop, too, for a newcomer comes to no step of before. One TrainingState a program.
     With LocalSteps workers are taken in at meetings. Not together with DistributedDataParallel and its hook,
     local_group= and Pace: with them a job survives what it survives without this, and takes nobody in.
+
+    worker: of a sharded model the group across islands, as sharded.across_islands() makes it. Islands then come and go
+        whole: each rank of one that comes is given its part by a rank that holds the same, and where one leaves, all of
+        its island do. Not with checkpoint=: torch.distributed.checkpoint saves shards.
     """
 
     def __init__(
@@ -92,7 +98,10 @@ class TrainingState:
         heal_timeout: float = 300.0,
         worker: Worker | None = None,
     ) -> None:
-        self._worker = worker or default_worker()
+        # Of a group, it is in the whole job that workers come and go, and in the group that state is handed over.
+        self._group = worker or default_worker()
+        self._worker = self._group.whole
+        self._islands = Islands.of(self._group)
         self._objects = dict(objects)
         self._own = dict(own or {})
         _check_objects(self._objects, self._own)
@@ -100,13 +109,18 @@ class TrainingState:
             raise InvalidArgument(f"on_sigterm={on_sigterm!r} is neither 'leave' nor None")
         if every is not None and (checkpoint is None or not isinstance(every, int) or every < 1):
             raise InvalidArgument(f"every={every!r}: 1 or more steps from one checkpoint to the next, with checkpoint=")
+        if checkpoint is not None and self._islands.size > 1:
+            raise InvalidArgument(
+                "checkpoint= keeps what is the same in all workers, and of a sharded model each rank has a part: leave it out, and "
+                "save by torch.distributed.checkpoint"
+            )
         for name, seconds in (("join_interval", join_interval), ("heal_timeout", heal_timeout)):
             if seconds is not None and not seconds >= 0:
                 raise InvalidArgument(f"{name}={seconds!r} is not a number of seconds, 0 or more")
         self._checkpoint, self._every = checkpoint, every
         self._on_sigterm, self._on_change = on_sigterm, on_change
         self._join_interval, self._heal_timeout = join_interval, heal_timeout
-        self._refusal = _refusal_of(self._objects)
+        self._refusal = _refusal_of(self._objects, self._group)
         self._step = 0  # that comes next
         self._saved_at = 0
         self._roster: list[int] = []
@@ -137,14 +151,15 @@ class TrainingState:
 
     def count(self, total: int) -> int:
         """How many of a step's `total` samples are this worker's part, so that the batch of all stays the same however
-        many workers there are: parts differ by one at most, and count in the mean by their samples."""
+        many workers there are: parts differ by one at most, and count in the mean by their samples. Of islands it is theirs that
+        count; inside one, FSDP2 counts ranks alike."""
         if not isinstance(total, int) or total < 1:
             raise InvalidArgument(f"total={total!r} is not a number of samples, 1 or more")
-        index, count = self.shard
-        samples = total // count + (index < total % count)
+        _, count = self.shard
+        parts = {rank: total // count + (index < total % count) for index, rank in enumerate(self._roster)}
         counting = [item for item in self._objects.values() if hasattr(item, "count_samples")]
         for item in counting:
-            item.count_samples(samples)
+            item.count_samples(sum(parts[mate] for mate in self._islands.mates_among([self._worker.rank], parts)))
         if not counting and total % count and not self._has_warned_of_parts:
             self._has_warned_of_parts = True
             warnings.warn(
@@ -154,7 +169,7 @@ class TrainingState:
                 RuntimeWarning,
                 stacklevel=2,
             )
-        return samples
+        return parts[self._worker.rank]
 
     def leave(self, reason: str = "its program said so") -> None:
         """Has this worker leave the job within two ballots: its loop over steps() ends early, and the others go on. A process that
@@ -170,6 +185,9 @@ class TrainingState:
         if self._is_running:
             raise FailedPrecondition("steps() runs already: one loop at a time")
         self._is_running = True
+        if self._islands.size > 1:
+            goes = weakref.WeakMethod(self._goes_with_its_island)
+            endings.ask_for_a_restart_where(lambda error: (ask := goes()) is not None and ask(error))
         try:
             with self._noticing_sigterm():
                 self._begin()
@@ -186,7 +204,7 @@ class TrainingState:
 
     def _begin(self):
         worker = self._worker
-        self._refusal = _refusal_of(self._objects) or _refusal_of_left_out(worker, self._objects)
+        self._refusal = _refusal_of(self._objects, self._group) or _refusal_of_left_out(worker, self._objects)
         if worker.is_candidate():
             if self._refusal is not None:
                 raise FailedPrecondition(f"this worker cannot come into a job that runs: {self._refusal}")
@@ -208,6 +226,7 @@ class TrainingState:
         is_counted = self._steps_left == 0
         if is_counted:
             present, leaving, wants, must_all_leave, seconds = self._ballot.count()
+            leaving = self._islands.mates_among(leaving, present)
             self._set_roster(present)
             self._step_seconds = self._seconds_of_a_step()
         if is_last:
@@ -247,11 +266,14 @@ class TrainingState:
         return (time.monotonic() - self._counted_at) / self._steps_since
 
     def _wants_change(self):
-        return self._refusal is None and self._worker.candidates() > 0 and time.monotonic() >= self._next_change
+        # Before an island has come with all of its ranks it could not train.
+        candidates = self._worker.candidates()
+        has_island = candidates > 0 and candidates % self._islands.size == 0
+        return self._refusal is None and has_island and time.monotonic() >= self._next_change
 
     def _set_roster(self, ranks):
         before, self._roster = self._roster, list(ranks)
-        self._worker.in_charge = min(ranks, key=lambda rank: (self._came.get(rank, 0), rank))
+        self._worker.seniority = sorted(ranks, key=lambda rank: (self._came.get(rank, 0), rank))
         if before and before != self._roster and self._on_change is not None:
             self._on_change()
 
@@ -260,13 +282,16 @@ class TrainingState:
         began = time.monotonic()
         worker = self._worker
         worker.settle()
-        newcomers = worker.boundary()
+        came = worker.boundary()
+        newcomers = self._islands.whole(came)
+        halves = set(came) - set(newcomers)  # Of islands that are not there: they go at once.
         if newcomers:
             self._changes += 1
             self._came.update(dict.fromkeys(newcomers, self._changes))
             present, num_bytes = self._heal(newcomers, self._given(leaving))
         else:
             present, num_bytes = worker.present(), 0
+        present = [rank for rank in present if rank not in halves]
         took = self._change_ended(began)
         if newcomers:
             _log.info(
@@ -290,7 +315,7 @@ class TrainingState:
 
     def _leave_to_others(self, present):
         try:
-            self._worker.depart(self._why_leave)
+            self._worker.depart(self._why_leave or "others of its island leave")
         except FailedPrecondition as error:
             _log.warning("%s; so all save what they have, and end", error)
             self._must_all_leave = True
@@ -308,6 +333,17 @@ class TrainingState:
         self._has_left = True
         if self._why_leave == _SIGTERM:
             raise SystemExit(endings.START_ME_AGAIN)
+
+    def _goes_with_its_island(self, error):
+        """Whether this worker has left the job because it cannot train without a rank of its island that is lost."""
+        if self._worker.is_closed() or not is_failure_inside(error):
+            return False
+        try:
+            self._worker.depart(f"its island has failed: {endings.describe(error)}")
+        except BandoneonError as refused:
+            _log.warning("%s", refused)
+            return False
+        return True
 
     # ---- Newcomers ----
 
@@ -335,8 +371,13 @@ class TrainingState:
         timer.start()
         began = time.monotonic()
         try:
+            if worker.rank not in self._islands.whole(newcomers):
+                raise Evicted(
+                    f"worker {worker.rank} was taken in without others of its island, which were not there yet: it has left the job, "
+                    "and is to be started again with them"
+                )
             self._ballot = Ballot(worker)
-            present, _ = self._heal(newcomers, None)
+            present, _ = self._heal(self._islands.whole(newcomers), None)
         except BaseException as error:
             if is_late.is_set():
                 raise Evicted(
@@ -391,7 +432,9 @@ class TrainingState:
             given = state[f"object {name}"]
             if isinstance(item, torch.nn.Module):
                 parts = {**given.common, **given.lent}
-                load_module(item, [parts["parameters"], parts["rest"]])
+                own = item.state_dict()
+                parameters = {key: joined_to(value, own.get(key)) for key, value in parts["parameters"].items()}
+                load_module(item, [parameters, parts["rest"]])
                 for param, is_trained in zip(item.parameters(), parts["requires_grad"]):
                     param.requires_grad_(is_trained)
             elif hasattr(item, "take_over"):
@@ -405,22 +448,24 @@ class TrainingState:
         self._worker.num_steps_ended = at["steps ended"]
 
     def _heal(self, newcomers, mine):
-        """Has the newcomers take over the state of the lowest rank of the others; who is present then, and the bytes of
-        the state. `mine`: this worker's state, None of a newcomer."""
+        """Has the newcomers take over the state of the lowest rank of the others that hold the same part; who is present
+        then, and the bytes of the state. `mine`: this worker's state, None of a newcomer."""
         worker = self._worker
         while True:
             present = worker.present()
             staying = [rank for rank in present if rank not in newcomers]
-            if not staying:
+            # All of an island get theirs from one other: what is its own, as an inner optimizer's state, then fits together.
+            givers = self._islands.peers_among(worker.rank, self._islands.whole(staying) or staying)
+            if not givers:
                 raise FailedPrecondition(
                     "all workers that had the state of training were lost while they gave it; start the job again"
                     + ("" if self._checkpoint is None else " from its checkpoint")
                 )
             received = None
             try:
-                received = hand_over(worker, mine, staying[0])
+                received = hand_over(self._group, mine, givers[0])
             except FailedPrecondition as error:
-                _log.warning("worker %d was lost while it gave the state of training: %s", staying[0], error)
+                _log.warning("worker %d was lost while it gave the state of training: %s", givers[0], error)
             differs = received is not None and received.differs is not None
             failed, differing = self._ballot.agree(received is None, differs)
             if not failed:
@@ -436,17 +481,20 @@ class TrainingState:
         who = ", ".join(map(str, differing))
         text = broadcast_bytes(self._worker, "state of training/difference", (what or "").encode(), differing[0])
         what = (what or text.decode()).removeprefix("object ")
-        if 2 * len(differing) >= len(staying):
+        giver = self._islands.peers_among(differing[0], self._islands.whole(staying) or staying)[0]
+        apart = self._islands.of_ranks(differing)
+        if 2 * len(apart) >= len(self._islands.of_ranks(staying)):
             raise FailedPrecondition(
-                f"the replicas have come apart: {what} of worker {who} is not that of worker {staying[0]}, and no more than "
+                f"the replicas have come apart: {what} of worker {who} is not that of worker {giver}, and no more than "
                 "half of the workers have the same. What is each worker's own goes into TrainingState(own=)"
             )
-        if rank in differing:
-            self._worker.depart(f"{what} is not the same in it as in worker {staying[0]} and most others")
+        if self._islands.of_rank(rank) in apart:
+            it, its = ("it", "this worker's state") if rank in differing else (f"worker {who} of its island", f"the state of worker {who}")
+            self._worker.depart(f"{what} is not the same in {it} as in worker {giver} and most others")
             raise Evicted(
-                f"this worker's state is not that of the others: {what} differs from that of worker {staying[0]}. It has left "
-                "the job, which goes on without it; started again, it takes the others' state over. What is each "
-                "worker's own goes into TrainingState(own=)"
+                f"{its} is not that of the others: {what} differs from that of worker {giver}. This worker has left the job, which "
+                "goes on without it; started again, it takes the others' state over. What is each worker's own goes into "
+                "TrainingState(own=)"
             )
 
     # ---- Checkpoints and signals ----
@@ -587,13 +635,13 @@ def _check_objects(objects, own):
             )
 
 
-def _is_of_a_group(item):
-    """Whether an optimizer exchanges among some of the workers, or a model is sharded."""
+def _is_of_another_group(item, group):
+    """Whether an optimizer exchanges among others than `group` or all, or a model is sharded without a group."""
     if isinstance(item, torch.nn.Module):
-        return any(is_shard(param) for param in item.parameters())
+        return group is group.whole and any(is_shard(param) for param in item.parameters())
     parts = (getattr(item, "_links", None), getattr(item, "_reset", None), getattr(getattr(item, "_bandoneon", None), "parameters", None))
     workers = [worker for part in parts if (worker := getattr(part, "worker", None)) is not None]
-    return any(worker is not worker.whole for worker in workers)
+    return any(worker is not worker.whole and list(worker.ranks) != list(group.ranks) for worker in workers)
 
 
 def _refusal_of_left_out(worker, objects):
@@ -608,13 +656,16 @@ def _refusal_of_left_out(worker, objects):
     return None
 
 
-def _refusal_of(objects):
+def _refusal_of(objects, group):
     for name, item in objects.items():
         why = getattr(item, "refuses_newcomers", lambda: None)()
         if why is not None:
             return f"{name!r} takes nobody in, because {why}"
-        if _is_of_a_group(item):
-            return f"{name!r} takes nobody in, because it exchanges among a group of ranks, each with a state of its own"
+        if _is_of_another_group(item, group):
+            return (
+                f"{name!r} takes nobody in, because it exchanges among a group of ranks, each with a state of its own: give the "
+                "TrainingState that group, worker=, if it is one across islands"
+            )
         if isinstance(item, torch.nn.parallel.DistributedDataParallel):
             return f"{name!r} is in DistributedDataParallel, whose process group takes nobody in"
     return None

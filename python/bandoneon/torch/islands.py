@@ -1,0 +1,71 @@
+"""Islands: ranks of a job that hold one sharded model together, and so come and go together."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from typing import Iterable
+
+import torch
+
+from ..errors import BandoneonError, InvalidArgument
+from ..worker import Worker
+
+
+class Islands:
+    """Islands of `size` ranks each, counted on: island k has the ranks k * size to (k + 1) * size - 1. Where replicas are
+    whole, each rank is an island."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    @classmethod
+    def of(cls, worker: Worker) -> Islands:
+        """Those of a job in which `worker`, a group, exchanges the part that each of its ranks has the same of, as
+        sharded.across_islands() makes it; islands of one rank for a worker that is no group."""
+        ranks, total = list(worker.ranks), worker.whole.size
+        size = max(total // len(ranks), 1)
+        if ranks != list(range(ranks[0], total, size)) or ranks[0] >= size:
+            raise InvalidArgument(
+                f"a group of ranks {ranks} of {total} does not come and go by islands: those are {size} ranks each, counted "
+                "on, and a group has one of each, as bandoneon.torch.sharded.across_islands() makes it where BANDONEON_ISLAND "
+                "numbers the torchruns"
+            )
+        return cls(size)
+
+    def of_rank(self, rank: int) -> int:
+        """The number of its island."""
+        return rank // self.size
+
+    def of_ranks(self, ranks: Iterable[int]) -> set[int]:
+        """The numbers of the islands that have any of these."""
+        return {self.of_rank(rank) for rank in ranks}
+
+    def whole(self, ranks: Iterable[int]) -> list[int]:
+        """Those of the ranks whose islands are there with all of their ranks, rising."""
+        given = sorted(ranks)
+        islands = [self.of_rank(rank) for rank in given]
+        return [rank for rank, island in zip(given, islands) if islands.count(island) == self.size]
+
+    def mates_among(self, ranks: Iterable[int], present: Iterable[int]) -> list[int]:
+        """Those of `present` that are of an island with one of the ranks, rising."""
+        islands = self.of_ranks(ranks)
+        return sorted(rank for rank in present if self.of_rank(rank) in islands)
+
+    def peers_among(self, rank: int, present: Iterable[int]) -> list[int]:
+        """Those of `present` that hold the part that `rank` holds, rising."""
+        return sorted(other for other in present if other % self.size == rank % self.size)
+
+
+def is_failure_inside(error: BaseException) -> bool:
+    """Whether torch.distributed has failed, as it does in the ranks of an island that has lost one: nobody can train on there."""
+    if isinstance(error, getattr(torch.distributed, "DistError", ())):
+        return True
+    if not isinstance(error, RuntimeError) or isinstance(error, BandoneonError):
+        return False
+    if any(word in str(error).lower() for word in ("gloo", "nccl")):
+        return True
+    files = [frame.f_code.co_filename.replace(os.sep, "/") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    while files and files[-1].endswith(("/torch/_ops.py", "/torch/utils/_contextlib.py")):
+        files.pop()
+    return bool(files) and "/torch/distributed/" in files[-1]
