@@ -48,8 +48,8 @@ StepTimes TimesOf(std::vector<uint64_t> numbers, std::vector<int64_t> durations)
   StepTimes times{.median_ns = Quantile(durations, 0.5),
                   .tenth_ns = Quantile(durations, 0.1),
                   .ninth_ns = Quantile(durations, 0.9),
-                  .numbers = std::move(numbers),
-                  .durations_ns = std::move(durations)};
+                  .numbers = std::move(numbers)};
+  times.durations_ns = std::move(durations);
   return times;
 }
 

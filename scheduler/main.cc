@@ -285,6 +285,24 @@ void LogResumed(const JobHost::Logged& logged, const std::string& job_id) {
           logged.events.size());
 }
 
+// Returns the journal that the options name; null: they name none.
+absl::StatusOr<std::unique_ptr<JobJournal>> OpenJournal(const Config& config,
+                                                        const SchedulerOptions& options) {
+  if (options.journal.empty()) return nullptr;
+  // A journal that reaches a limit on files' sizes is an error of a write, and not the end.
+  std::signal(SIGXFSZ, SIG_IGN);
+  return JobJournal::Open(options.journal, config.Text("job-id"), options.job);
+}
+
+// Has a journal, if there is one, know the port at which a job's nodes look for their scheduler.
+absl::Status NotePort(SchedulerService* service, JobJournal* journal) {
+  absl::Status noted;
+  if (journal == nullptr) return noted;
+  // The job logs under this lock.
+  service->host()->Read([&](const Job&, absl::Time) { noted = journal->SetPort(service->port()); });
+  return noted;
+}
+
 absl::StatusOr<int> Serve(const Config& config) {
   BDN_ASSIGN_OR_RETURN(const SchedulerOptions options, ReadSchedulerOptions(config));
   const JobConfig& job = options.job.config;
@@ -307,13 +325,7 @@ absl::StatusOr<int> Serve(const Config& config) {
         WriteFile("http-port-file", options.http_port_file, absl::StrFormat("%d\n", page->port())));
   }
   BDN_ASSIGN_OR_RETURN(const auto history, HistoryFile::Open(options.history_file, "scheduler"));
-  std::unique_ptr<JobJournal> journal;
-  if (!options.journal.empty()) {
-    // A journal that reaches a limit on files' sizes is an error of a write, and not the end.
-    std::signal(SIGXFSZ, SIG_IGN);
-    BDN_ASSIGN_OR_RETURN(journal,
-                         JobJournal::Open(options.journal, config.Text("job-id"), options.job));
-  }
+  BDN_ASSIGN_OR_RETURN(const auto journal, OpenJournal(config, options));
   std::string listen = options.listen;
   const auto at_port = [&listen](int port) {
     listen = absl::StrFormat("%s:%d", listen.substr(0, listen.find_last_of(':')), port);
@@ -333,13 +345,7 @@ absl::StatusOr<int> Serve(const Config& config) {
     }
     BDN_ASSIGN_OR_RETURN(const auto service,
                          SchedulerService::Start(listen, job_options, &clock, std::move(logged)));
-    if (journal != nullptr) {
-      absl::Status noted;
-      // The job logs under this lock.
-      service->host()->Read(
-          [&](const Job&, absl::Time) { noted = journal->SetPort(service->port()); });
-      BDN_RETURN_IF_ERROR(noted);
-    }
+    BDN_RETURN_IF_ERROR(NotePort(service.get(), journal.get()));
     const auto counted = AddJobMetrics(service.get(), &telemetry);
     const StatusPage::Shown shown(page.get(), service->host());
     if (is_first && !options.port_file.empty()) {

@@ -116,6 +116,22 @@ Buffer EncodeSnapshot(const KeyPlan& plan, const DenseState& state) {
   return buffer;
 }
 
+namespace {
+
+// Takes over what the monitor of a key had found.
+void ApplyFindings(const KeyPlan& plan, QualityWatch* quality, ByteSpan bytes, DenseState* state) {
+  if (!plan.codecs.pull_has_memory()) return;
+  const auto guard = LoadLittle<uint32_t>(bytes, kGuardAt);
+  if (!state->monitor.is_on()) state->monitor.Begin(quality, plan.entry, plan.name);
+  state->monitor.set_findings({.num_over = static_cast<int>(std::min(
+                                   LoadLittle<uint32_t>(bytes, kNumOverAt), uint32_t{1} << 30)),
+                               .last_residual = LoadLittle<double>(bytes, kLastResidualAt),
+                               .has_acted = (guard & 1) != 0,
+                               .wants_uncompressed = (guard & 2) != 0});
+}
+
+}  // namespace
+
 absl::Status ApplySnapshot(const KeyPlan& plan, QualityWatch* quality, ByteSpan bytes,
                            DenseState* state) {
   const uint64_t n = plan.entry.elements;
@@ -194,15 +210,7 @@ absl::Status ApplySnapshot(const KeyPlan& plan, QualityWatch* quality, ByteSpan 
   state->init_root = is_here ? root : -1;
   state->last_init = is_here ? LoadLittle<uint32_t>(bytes, kLastInitAt) : 0;
   state->last_step = last_step;
-  const auto guard = LoadLittle<uint32_t>(bytes, kGuardAt);
-  if (plan.codecs.pull_has_memory()) {
-    if (!state->monitor.is_on()) state->monitor.Begin(quality, plan.entry, plan.name);
-    state->monitor.set_findings({.num_over = static_cast<int>(std::min(
-                                     LoadLittle<uint32_t>(bytes, kNumOverAt), uint32_t{1} << 30)),
-                                 .last_residual = LoadLittle<double>(bytes, kLastResidualAt),
-                                 .has_acted = (guard & 1) != 0,
-                                 .wants_uncompressed = (guard & 2) != 0});
-  }
+  ApplyFindings(plan, quality, bytes, state);
   return absl::OkStatus();
 }
 

@@ -156,7 +156,8 @@ Buffer EncodePart(const KeyPlan& plan, StatePart part, size_t segment, const Sta
     return EncodeCounters({parts.segments[segment].updates, parts.previous_learning_rate});
   }
   if (part == StatePart::kRule) {
-    const std::string text = (parts.rule != nullptr ? parts.rule->spec : plan.rule_spec).text();
+    const RuleSpec& spec = parts.rule == nullptr ? plan.rule_spec : parts.rule->spec;
+    const std::string text = spec.text();
     return Buffer::CopyOf(std::as_bytes(std::span(text)));
   }
   const SegmentedCodec& layout = *plan.codecs.pull;
