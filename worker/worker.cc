@@ -128,8 +128,7 @@ Worker::Worker(const Options& options, const Clock* clock, std::unique_ptr<Contr
       quality_{.options = options.quality, .what = "push", .table = {}},
       pool_(transport_->memory()) {}
 
-absl::Status Worker::Start(Registry* telemetry) {
-  const absl::Time join_deadline = clock_->Now() + options_.join_timeout;
+absl::Status Worker::Join() {
   JoinRequest join = options_.join;
   join.role = Role::kWorker;
   join.public_key = transport_->public_key();
@@ -170,6 +169,10 @@ absl::Status Worker::Start(Registry* telemetry) {
   }
   recorder_ = OpenRecorder(options_.recorder, join, joined_);
   if (stages_ != nullptr) stages_->RecordWith(recorder_.get());
+  return absl::OkStatus();
+}
+
+void Worker::MakeParts() {
   // The order of these follows their use: each part borrows those before it.
   executor_ = MakePoolExecutor(options_.num_threads);
   requests_ = std::make_unique<RequestRunner>(
@@ -213,6 +216,12 @@ absl::Status Worker::Start(Registry* telemetry) {
     requests_->RetireKey(key);
     rows_->OnRemoved(key);
   });
+}
+
+absl::Status Worker::Start(Registry* telemetry) {
+  const absl::Time join_deadline = clock_->Now() + options_.join_timeout;
+  BDN_RETURN_IF_ERROR(Join());
+  MakeParts();
   // Only now, because frames may come at once, and requests_ takes them.
   transport_->Start(
       [this](ConnectionId from, Frame frame) { requests_->OnFrame(from, std::move(frame)); });
@@ -226,6 +235,21 @@ absl::Status Worker::Start(Registry* telemetry) {
       .on_finished = [] {},
       .on_dump = [this](const DumpOrder& order) { return RecordingFor(order, recorder_.get()); },
   });
+  BeginReports(telemetry);
+  // Servers do not know a candidate yet.
+  if (joined_.is_candidate) {
+    LogInfo("worker %d joins a job that runs, and waits to be taken in", joined_.rank);
+    return absl::OkStatus();
+  }
+  // A firewall or a wrong address shows here, with a clear error, and not as a push that waits for
+  // half an hour.
+  const absl::Status reached =
+      requests_->AwaitServers(std::max(join_deadline, clock_->Now() + kLeastTimeToGreet));
+  if (!reached.ok()) (void)Abort(std::string(reached.message()));
+  return reached;
+}
+
+void Worker::BeginReports(Registry* telemetry) {
   const JobConfig& config = joined_.config;
   const bool may_go_on = config.replay_steps > 0 || config.min_workers > 0;
   if (may_go_on && config.link_timeout > absl::ZeroDuration()) {
@@ -251,17 +275,6 @@ absl::Status Worker::Start(Registry* telemetry) {
     ReadMachineTimes(&counts);
     return counts;
   });
-  // Servers do not know a candidate yet.
-  if (joined_.is_candidate) {
-    LogInfo("worker %d joins a job that runs, and waits to be taken in", joined_.rank);
-    return absl::OkStatus();
-  }
-  // A firewall or a wrong address shows here, with a clear error, and not as a push that waits for
-  // half an hour.
-  const absl::Status reached =
-      requests_->AwaitServers(std::max(join_deadline, clock_->Now() + kLeastTimeToGreet));
-  if (!reached.ok()) (void)Abort(std::string(reached.message()));
-  return reached;
 }
 
 void Worker::Close() {
@@ -301,10 +314,8 @@ void Worker::OnMembership(std::shared_ptr<const Membership> membership) {
   const Presence now = {static_cast<int>(present.size()),
                         present.empty() ? presence().first_rank : present.front()};
   const Presence before = presence_.exchange(now);
-  if (now.size < before.size) {
-    LogWarning("the job goes on with %d of %d workers", now.size, num_processes_);
-  } else if (now.size > before.size) {
-    // As loud as the loss, which it makes good.
+  // Of a return, too: as loud as the loss, which it makes good.
+  if (now.size != before.size) {
     LogWarning("the job goes on with %d of %d workers", now.size, num_processes_);
   }
   if (membership->epoch > 1) FaultPoint("epoch.some");

@@ -134,6 +134,11 @@ class Worker final : public Client {
   Worker(const Options& options, const Clock* clock, std::unique_ptr<ControlPlane> control,
          std::unique_ptr<Transport> transport);
   absl::Status Start(Registry* telemetry);
+  // The parts of Start, in their order. Joins, and opens what the worker writes.
+  absl::Status Join();
+  void MakeParts();
+  // Has the scheduler and the process's metrics read what this worker counts.
+  void BeginReports(Registry* telemetry);
   void OnMembership(std::shared_ptr<const Membership> membership);
   // Waits until this worker knows the membership of this epoch.
   absl::Status AwaitEpoch(Epoch epoch, absl::Time deadline);
