@@ -1,13 +1,17 @@
 """Islands of a job, whose ranks come and go together: which rank is of which, and what is no layout of islands. Islands that are lost
 and come back are in tests/system/returning_islands_test.py."""
 
+import pickle
+
 import pytest
 import torch
+from torch.distributed.fsdp import fully_shard
 
 import bandoneon
 import bandoneon.torch as bdn
-from bandoneon.torch import sharded
+from bandoneon.torch import handover, sharded
 from bandoneon.torch.islands import Islands, is_failure_inside
+from bandoneon.torch.shards import joined_to, layout_of, local_of
 from cluster_helpers import loss_of, make_batch, make_model, run_job
 
 
@@ -128,3 +132,55 @@ def test_what_ends_an_island_is_known_from_what_ends_a_program():
     ]
     assert [is_failure_inside(error) for error in yes] == [True] * len(yes)
     assert [is_failure_inside(error) for error in no] == [False] * len(no)
+
+
+@pytest.fixture
+def island_of_one():
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def given_to_another(tree):
+    """What a newcomer gets of a tree: the tree without tensors, pickled, and the bytes of each."""
+    parts = iter([local_of(leaf).detach().clone() for _, leaf in handover._leaves(tree) if isinstance(leaf, torch.Tensor)])
+    slots = pickle.loads(pickle.dumps(handover._map(tree, handover._slot_of)))
+    return handover._map(slots, lambda leaf: leaf.filled(next(parts)) if isinstance(leaf, handover._Slot) else leaf)
+
+
+@pytest.mark.parametrize("make", [
+    lambda params: torch.optim.AdamW(params, lr=0.1),
+    lambda params: torch.optim.AdamW(params, lr=0.1, fused=True),
+    lambda params: torch.optim.Adam(params, lr=0.1, amsgrad=True, foreach=True),
+    lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9),
+    lambda params: torch.optim.RMSprop(params, lr=0.1, momentum=0.9),
+    lambda params: torch.optim.NAdam(params, lr=0.1),
+], ids=["AdamW", "fused", "amsgrad", "SGD", "RMSprop", "NAdam"])
+def test_parts_of_models_and_optimizers_become_dtensors_of_the_newcomers_mesh(island_of_one, make):
+    trainings = []
+    for seed in range(2):
+        torch.manual_seed(seed)
+        model = fully_shard(torch.nn.Linear(5, 3))
+        trainings.append((model, make(model.parameters())))
+    (model, optimizer), (other, others) = trainings
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(4, 5)).square().sum().backward()
+        optimizer.step()
+    given = given_to_another(model.state_dict())
+    own = other.state_dict()
+    other.load_state_dict({name: joined_to(value, own[name]) for name, value in given.items()})
+    handover.load_exactly(others, given_to_another(optimizer.state_dict()))
+    for param, theirs in zip(model.parameters(), other.parameters()):
+        assert torch.equal(local_of(param), local_of(theirs))
+        for name, value in optimizer.state[param].items():
+            got = others.state[theirs][name]
+            assert type(got) is type(value), name
+            assert torch.equal(local_of(got), local_of(value)) and layout_of(got) == layout_of(value), name
+    # And so they go on alike.
+    inputs = torch.randn(4, 5)
+    for step in ((model, optimizer), (other, others)):
+        step[1].zero_grad()
+        step[0](inputs).square().sum().backward()
+        step[1].step()
+    assert all(torch.equal(local_of(a), local_of(b)) for a, b in zip(model.parameters(), other.parameters()))

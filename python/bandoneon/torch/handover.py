@@ -15,7 +15,7 @@ from ..calls import Holding
 from ..errors import InvalidArgument
 from ..worker import Worker
 from .broadcast import broadcast_bytes, room_for
-from .shards import LocalPart, is_shard, joined_to, local_of
+from .shards import Layout, LocalPart, joined_to, layout_of, local_of
 from .tensors import host_zeros
 
 # State travels in pieces of this size, so that nobody needs room for a second copy of it, and so many at once, so that
@@ -118,11 +118,11 @@ class _Slot(NamedTuple):
 
     dtype: torch.dtype
     shape: tuple[int, ...]
-    is_part: bool = False  # of a DTensor
+    layout: Layout | None = None  # of the DTensor whose part stands here
 
     def filled(self, tensor: torch.Tensor) -> torch.Tensor | LocalPart:
         """What stands here once its bytes have come."""
-        return LocalPart(tensor) if self.is_part else tensor
+        return tensor if self.layout is None else LocalPart(tensor, self.layout)
 
     def num_bytes(self) -> int:
         return torch.Size(self.shape).numel() * self.dtype.itemsize
@@ -141,7 +141,7 @@ def _slot_of(leaf):
         return leaf
     if leaf.layout is not torch.strided or leaf.is_quantized:
         raise InvalidArgument(f"a tensor of the type {type(leaf).__name__} and the layout {leaf.layout} cannot be handed over")
-    return _Slot(leaf.dtype, tuple(local_of(leaf).shape), is_shard(leaf))
+    return _Slot(leaf.dtype, tuple(local_of(leaf).shape), layout_of(leaf))
 
 
 def _map(tree, change):

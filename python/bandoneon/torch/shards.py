@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import warnings
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 
@@ -32,22 +33,36 @@ def local_of(tensor):
         return tensor.to_local()
 
 
+class Layout(NamedTuple):
+    """What a DTensor is besides the parts that processes hold, but for its mesh."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    placements: tuple[Any, ...]
+
+
+def layout_of(tensor):
+    """The Layout of a DTensor; None of any other tensor."""
+    if not is_shard(tensor):
+        return None
+    return Layout(tuple(tensor.shape), tuple(tensor.stride()), tuple(tensor.placements))
+
+
 @dataclass(frozen=True)
 class LocalPart:
-    """The part of a DTensor that a process holds, away from its mesh: as one process gives it to another."""
+    """The part of a DTensor that a process holds, as one process gives it to another."""
 
     tensor: torch.Tensor
+    layout: Layout
 
 
 def joined_to(given, like):
-    """A LocalPart as the DTensor that it is a part of, as `like` is one; anything else as it is."""
+    """A LocalPart as the DTensor that it is a part of, in the mesh of the DTensor `like`; anything else as it is."""
     if not isinstance(given, LocalPart):
         return given
+    shape, stride, placements = given.layout
     local = given.tensor.to(local_of(like).device)
-    kind = type(like) if hasattr(type(like), "from_local") else type(like.data)
-    return kind.from_local(
-        local, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
-    )
+    return type(like).from_local(local, like.device_mesh, placements, run_check=False, shape=torch.Size(shape), stride=stride)
 
 
 def local_named(named):
