@@ -10,10 +10,10 @@ import torch
 
 import bandoneon
 import bandoneon.torch as bdn
-from bandoneon.torch import handover
+from bandoneon.torch import handover, training_state
 from bandoneon.torch.handover import Handover, hand_over, load_exactly
 from bandoneon.torch.optimizer import _Distributed
-from cluster_helpers import make_model, model_hash, run_job
+from cluster_helpers import make_batch, make_model, model_hash, run_job
 
 
 def state(worker, **changes):
@@ -356,3 +356,33 @@ def test_count_and_a_weight_of_the_programs_exclude_each_other():
             optimizer.step()
 
     run_job(make, workers=1)
+
+
+@pytest.mark.parametrize("waiting,said", [(1, 1), (0, 0)])
+def test_objects_that_never_meet_after_one_step_are_named_where_a_process_waits(monkeypatch, caplog, waiting, said):
+    monkeypatch.setattr(training_state, "_APART_SECONDS", 0.0)
+    monkeypatch.setattr(bandoneon.Worker, "candidates", lambda worker: waiting)
+
+    def job(worker):
+        objects = {}
+        for name, tau in (("odd", 2), ("even", 2)):
+            model = make_model()
+            objects[name] = bdn.LocalSteps(
+                torch.optim.SGD(model.parameters(), 0.1), model, tau=tau, outer=bdn.algorithms.Average(),
+                links=bdn.Links(prefix=name), worker=worker,
+            )
+        batch = make_batch(worker.rank)
+        for step in bdn.TrainingState(objects, worker=worker).steps(6):
+            for name, optimizer in objects.items():
+                if name == "odd" or step > 0:  # so that one meets after even steps, and the other after odd ones
+                    for param in optimizer.param_groups[0]["params"]:
+                        param.grad = torch.ones_like(param) * batch.mean()
+                    optimizer.step()
+        for optimizer in objects.values():
+            optimizer.close()
+
+    with caplog.at_level("WARNING"):
+        run_job(job)
+    lines = [record.getMessage() for record in caplog.records if "waits to come into the job" in record.getMessage()]
+    assert len(lines) == 2 * said
+    assert all("met by 'odd', 'even'" in line for line in lines)

@@ -34,6 +34,7 @@ _LEAST_SECONDS = 1.0
 # A ballot costs half a millisecond of processor time, so there is one in so long, or each step where a
 # step takes longer; and once in so many steps at least, as the next steps may take longer than the last ones.
 _BALLOT_SECONDS = 0.1
+_APART_SECONDS = 60.0  # without a common meeting, after which that is said to who has somebody wait
 _MOST_STEPS = 16
 _STEP = "step of TrainingState"
 _JOB_IS_DONE = "is done and takes no more"  # in the scheduler's answer to who waits then
@@ -133,6 +134,8 @@ class TrainingState:
         self._steps_since = 0  # that count
         self._step_seconds = 0.0  # of a step, before that
         self._is_running = self._has_left = self._must_all_leave = self._has_warned_of_parts = False
+        self._apart_since: float | None = None  # the end of the last step after which all were together
+        self._has_said_apart = False
         self._came: dict[int, int] = {}  # by rank: the number of the change by which a worker came
         self._changes = 0
         self._number = self._worker.num_training_states
@@ -219,7 +222,9 @@ class TrainingState:
 
     def _end_step(self, is_last):
         if not all(getattr(item, "is_together", True) for item in self._objects.values()):
+            self._note_apart()
             return
+        self._apart_since = None
         self._steps_since += 1
         self._steps_left -= 1
         present, leaving, wants, must_all_leave = self._roster, [], False, False
@@ -248,6 +253,22 @@ class TrainingState:
         else:
             # The mean is the same in all, so they agree on the number. First steps tell little, so it grows slowly.
             self._plan_count(max(1, min(int(_BALLOT_SECONDS / seconds), 2 * self._steps_planned, _MOST_STEPS)))
+
+    def _note_apart(self):
+        """Says once that a process waits, and why: each object may meet often, and never after the same step as all others."""
+        now = time.monotonic()
+        if self._apart_since is None:
+            self._apart_since = now
+        waited = now - self._apart_since
+        if waited < _APART_SECONDS or self._has_said_apart or self._worker.candidates() == 0:
+            return
+        self._has_said_apart = True
+        meeting = ", ".join(repr(name) for name, item in self._objects.items() if hasattr(item, "is_together"))
+        _log.warning(
+            "a process waits to come into the job: workers are taken in after a step at which all have met by %s, and for %.0f s there "
+            "was none. Give them meetings that fall together, by the same tau say",
+            meeting, waited,
+        )
 
     def _plan_count(self, steps):
         """Has the next ballot counted at the end of the step that is so many further."""
