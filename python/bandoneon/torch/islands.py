@@ -21,8 +21,8 @@ class Islands:
 
     @classmethod
     def of(cls, worker: Worker) -> Islands:
-        """Those of a job in which `worker`, a group, exchanges the part that each of its ranks has the same of, as
-        sharded.across_islands() makes it; islands of one rank for a worker that is no group."""
+        """The islands of a job whose group `worker` exchanges one part of a sharded model, as sharded.across_islands() makes
+        it; islands of one rank for a worker that is no group."""
         ranks, total = list(worker.ranks), worker.whole.size
         size = max(total // len(ranks), 1)
         if ranks != list(range(ranks[0], total, size)) or ranks[0] >= size:
