@@ -12,7 +12,6 @@ lacks by the rank that holds the same half. With --beside rank 0 trains the mode
 """
 
 import argparse
-import hashlib
 
 import torch
 import torch.distributed as dist
@@ -20,6 +19,7 @@ from torch.distributed.fsdp import fully_shard
 
 import bandoneon.torch as bdn
 from bandoneon.torch import sharded
+from fsdp import hash_of, set_rate
 from gpt import GPT, load_text, rate, sample
 
 
@@ -93,18 +93,6 @@ def main():
     bdn.barrier("the end")
     dist.destroy_process_group()
     bdn.shutdown()
-
-
-def set_rate(optimizer, step, options):
-    for group in optimizer.param_groups:
-        group["lr"] = rate(step, options.steps, options.lr)
-
-
-def hash_of(model):
-    digest = hashlib.sha256()
-    for param in model.parameters():
-        digest.update(param.to_local().detach().numpy().tobytes())
-    return digest.hexdigest()[:12]
 
 
 def beside(options, text):

@@ -133,7 +133,7 @@ struct TensorFacts {
   std::shared_ptr<const Codec> codec_for_devices;
 };
 
-// Where the marks of a program go.
+// The receivers of a program's marks.
 struct ProgramRecords {
   Recorder* recorder = nullptr;  // of this process; null: nothing is recorded
   // Sums, which the scheduler is told. Null: it is not, as by a process that is attached to a

@@ -314,7 +314,7 @@ void Worker::OnMembership(std::shared_ptr<const Membership> membership) {
   const Presence now = {static_cast<int>(present.size()),
                         present.empty() ? presence().first_rank : present.front()};
   const Presence before = presence_.exchange(now);
-  // Of a return, too: as loud as the loss, which it makes good.
+  // A return is said as loudly as the loss, which it makes good.
   if (now.size != before.size) {
     LogWarning("the job goes on with %d of %d workers", now.size, num_processes_);
   }

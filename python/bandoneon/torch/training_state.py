@@ -99,7 +99,7 @@ class TrainingState:
         heal_timeout: float = 300.0,
         worker: Worker | None = None,
     ) -> None:
-        # Of a group, it is in the whole job that workers come and go, and in the group that state is handed over.
+        # Workers come and go in the whole job, and state is handed over in the group.
         self._group = worker or default_worker()
         self._worker = self._group.whole
         self._islands = Islands.of(self._group)
