@@ -19,7 +19,7 @@ from torch.distributed.fsdp import fully_shard
 
 import bandoneon.torch as bdn
 from bandoneon.torch import sharded
-from fsdp import hash_of, set_rate
+from fsdp import beside, hash_of, set_rate
 from gpt import GPT, load_text, rate, sample
 
 
@@ -66,9 +66,7 @@ def main():
             print(f"rank {bdn.rank()} goes on from step {step} of the others", flush=True)
         set_rate(optimizer, step, options)
         optimizer.zero_grad()
-        # A rank that comes back draws other samples than the one that was lost.
-        generator = torch.Generator().manual_seed(1000 * step + state.shard[0])
-        loss = model.loss(sample(text, generator, count=4))
+        loss = model.loss(sample(text, generator_of(step, state.shard[0]), count=4))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -85,7 +83,7 @@ def main():
         print(f"loss {mean.item():.3f} after {options.steps} steps; {sent / 1e3:,.2f} kB a step and rank across islands, where "
               f"gradients of its half are {num_bytes / 2e3:,.1f} kB: {num_bytes / 2 / max(sent, 1):,.0f} times fewer")
         if options.beside:
-            print(f"loss {beside(options, text):.3f} in one process on the batches of all ranks, exchanging every step")
+            print(f"loss {beside(options, text, generator_of):.3f} in one process on the batches of all ranks, exchanging every step")
         for shard in range(dist.get_world_size()):
             of_shard = {digest for place, digest in hashes if place == shard}
             same = "the same in all islands" if len(of_shard) == 1 else "NOT the same in all islands"
@@ -95,22 +93,9 @@ def main():
     bdn.shutdown()
 
 
-def beside(options, text):
-    """The loss of plain torch in one process."""
-    torch.manual_seed(0)
-    model = GPT(width=options.width, layers=3)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr)
-    losses = []
-    for step in range(options.steps):
-        set_rate(optimizer, step, options)
-        optimizer.zero_grad()
-        generators = [torch.Generator().manual_seed(1000 * step + rank) for rank in range(bdn.size())]
-        parts = [model.loss(sample(text, generator, count=4)) / bdn.size() for generator in generators]
-        sum(parts).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        losses.append(sum(part.item() for part in parts))
-    return sum(losses[-10:]) / 10
+def generator_of(step, rank):
+    """The samples of a step are a function of its number, so that a rank that comes back has its own."""
+    return torch.Generator().manual_seed(1000 * step + rank)
 
 
 if __name__ == "__main__":

@@ -83,7 +83,9 @@ def main():
         print(f"loss {mean.item():.3f} after {options.steps} steps; {sent / options.steps / 1e3:,.1f} kB a step and rank across "
               f"islands, of a model of {num_bytes / 1e3:,.1f} kB")
         if options.beside:
-            print(f"loss {beside(options, text):.3f} in one process on the batches of all ranks")
+            generators = [torch.Generator().manual_seed(rank) for rank in range(bdn.size())]
+            alone = beside(options, text, lambda step, rank: generators[rank])
+            print(f"loss {alone:.3f} in one process on the batches of all ranks")
         for shard in range(bdn.size() // ISLANDS):
             of_shard = {hashes[rank] for rank in mesh.mesh[:, shard].tolist()}
             same = "the same in all islands" if len(of_shard) == 1 else "NOT the same in all islands"
@@ -114,17 +116,16 @@ def hash_of(model):
     return digest.hexdigest()[:12]
 
 
-def beside(options, text):
-    """The loss of plain torch in one process."""
+def beside(options, text, generator_of):
+    """The loss of plain torch in one process; generator_of(step, rank) draws a rank's samples."""
     torch.manual_seed(0)
     model = GPT(width=options.width, layers=3)
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr)
-    generators = [torch.Generator().manual_seed(rank) for rank in range(bdn.size())]
     losses = []
     for step in range(options.steps):
         set_rate(optimizer, step, options)
         optimizer.zero_grad()
-        parts = [model.loss(sample(text, generator, count=4)) / bdn.size() for generator in generators]
+        parts = [model.loss(sample(text, generator_of(step, rank), count=4)) / bdn.size() for rank in range(bdn.size())]
         sum(parts).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

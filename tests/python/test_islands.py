@@ -177,7 +177,7 @@ def test_parts_of_models_and_optimizers_become_dtensors_of_the_newcomers_mesh(is
             got = others.state[theirs][name]
             assert type(got) is type(value), name
             assert torch.equal(local_of(got), local_of(value)) and layout_of(got) == layout_of(value), name
-    # And so they go on alike.
+    # Both take the same step from there.
     inputs = torch.randn(4, 5)
     for step in ((model, optimizer), (other, others)):
         step[1].zero_grad()

@@ -28,7 +28,7 @@ _PIECES_AT_ONCE = 2
 class Handover:
     """State of one object: trees of dicts, lists, tuples, tensors, and values that pickle takes. `common` is the same in
     all workers, which is checked where it is handed over. `lent` is the giver's own: a newcomer begins with a copy.
-    Of a DTensor a worker gives the part that it holds, which comes as a LocalPart."""
+    A worker gives the part of a DTensor that it holds, which comes as a LocalPart."""
 
     common: Any = field(default_factory=dict)
     lent: Any = field(default_factory=dict)
