@@ -2,6 +2,7 @@
 
     build/release/bin/bandoneon-scheduler --workers=4 --min-workers=2 --listen=127.0.0.1:4700
     BANDONEON_SCHEDULER=127.0.0.1:4700 build/release/bin/bandoneon-server
+    export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
     BANDONEON_SCHEDULER=127.0.0.1:4700 BANDONEON_ISLAND=0 build/venv/bin/torchrun --standalone --nproc-per-node 2 --max-restarts 9 examples/diloco_fsdp.py
     BANDONEON_SCHEDULER=127.0.0.1:4700 BANDONEON_ISLAND=1 build/venv/bin/torchrun --standalone --nproc-per-node 2 --max-restarts 9 examples/diloco_fsdp.py
 

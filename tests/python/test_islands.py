@@ -2,6 +2,7 @@
 and come back are in tests/system/returning_islands_test.py."""
 
 import pickle
+import warnings
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch.distributed.fsdp import fully_shard
 import bandoneon
 import bandoneon.torch as bdn
 from bandoneon.torch import handover, sharded
-from bandoneon.torch.islands import Islands, is_failure_inside
+from bandoneon.torch.islands import Islands, is_failure_inside, warn_of_old_addresses
 from bandoneon.torch.shards import joined_to, layout_of, local_of
 from cluster_helpers import loss_of, make_batch, make_model, run_job
 
@@ -20,6 +21,16 @@ class Group:
 
     def __init__(self, ranks, size):
         self.ranks, self.size, self.whole = ranks, size, self
+
+
+@pytest.mark.parametrize("restarts,keeps,rank,is_said", [("9", "True", "0", True), ("0", "True", "0", False), ("9", "False", "0", False), ("9", "True", "1", False)])
+def test_a_torchrun_that_keeps_its_store_from_start_to_start_is_warned_of(monkeypatch, restarts, keeps, rank, is_said):
+    for name, value in (("TORCHELASTIC_MAX_RESTARTS", restarts), ("TORCHELASTIC_USE_AGENT_STORE", keeps), ("RANK", rank)):
+        monkeypatch.setenv(name, value)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        warn_of_old_addresses()
+    assert ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in str(one.message) for one in said] == [True] * is_said
 
 
 @pytest.mark.parametrize("ranks,total,size", [

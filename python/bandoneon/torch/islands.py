@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import traceback
+import warnings
 from typing import Iterable
 
 import torch
@@ -55,6 +56,19 @@ class Islands:
     def peers_among(self, rank: int, present: Iterable[int]) -> list[int]:
         """Those of `present` that hold the part that `rank` holds, rising."""
         return sorted(other for other in present if other % self.size == rank % self.size)
+
+
+def warn_of_old_addresses() -> None:
+    """Warns where torchrun would start this island again with the store of torch.distributed that it has: what the processes
+    before wrote into it is read by those after, which then wait for addresses where nobody listens (pytorch#135712)."""
+    environment = os.environ
+    may_restart = environment.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0"
+    if environment.get("RANK") == "0" and may_restart and environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        warnings.warn(
+            "torchrun keeps its store when it starts this island again, and init_process_group() then hangs now and then; start "
+            "torchrun with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in its environment, and with --standalone or --rdzv-backend c10d",
+            stacklevel=3,
+        )
 
 
 def is_failure_inside(error: BaseException) -> bool:

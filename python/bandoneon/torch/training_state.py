@@ -22,7 +22,7 @@ from ..worker import Worker
 from .broadcast import broadcast_bytes
 from .checkpoint import LostAmidSave, has_checkpoint, load, load_module, save, split_module
 from .handover import Handover, check_can_travel, hand_over, load_exactly
-from .islands import Islands, is_failure_inside
+from .islands import Islands, is_failure_inside, warn_of_old_addresses
 from .shards import is_shard, joined_to
 from .tensors import host_zeros
 
@@ -115,6 +115,8 @@ class TrainingState:
                 "checkpoint= keeps what is the same in all workers, and of a sharded model each rank has a part: leave it out, and "
                 "save by torch.distributed.checkpoint"
             )
+        if self._islands.size > 1:
+            warn_of_old_addresses()
         for name, seconds in (("join_interval", join_interval), ("heal_timeout", heal_timeout)):
             if seconds is not None and not seconds >= 0:
                 raise InvalidArgument(f"{name}={seconds!r} is not a number of seconds, 0 or more")
