@@ -18,7 +18,7 @@ import torch
 import bandoneon
 import bandoneon.torch as bdn
 from bandoneon.torch.app_state import AppState
-from bandoneon.torch import exchange, rows
+from bandoneon.torch import exchange, rows, sharded
 from cluster_helpers import BreaksOff, fill, linked, make_batch, make_model, model_hash
 
 STEPS = 50
@@ -557,6 +557,188 @@ def waits_again(worker, group):
     return dict(message=message, hash=model_hash(model))
 
 
+def meet_wide(worker, group, name, *, steps=7, tau=3, outer=None, lr=0.02, upset=None, **links):
+    """(a model that has trained by LocalSteps, the optimizer, bytes pushed by its steps). upset(model, step) comes before a step."""
+    model = Wide()
+    if worker.rank:  # All go on from what rank 0 begins with.
+        with torch.no_grad():
+            model.trunk.weight.mul_(1.0 + worker.rank)
+    inner = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
+    optimizer = bdn.LocalSteps(
+        inner, model, tau=tau, outer=outer or bdn.algorithms.Average(),
+        links=bdn.Links(prefix=f"{name}/", local_group=group, **links),
+    )
+    before = worker.stats()["bytes_pushed"]
+    for step in range(steps):
+        if upset is not None:
+            upset(model, step)
+        step_of_branches(worker, model, optimizer, step)
+    optimizer.synchronize()
+    return model, optimizer, worker.stats()["bytes_pushed"] - before
+
+
+def step_of_branches(worker, model, optimizer, step):
+    optimizer.zero_grad()
+    batch = make_batch(worker.rank, step, width=601, rows=8)
+    model(batch, (worker.rank + step) % 3 == 0).square().mean().backward()
+    optimizer.step()
+
+
+def meets_by_group(directory, size):
+    """The same local steps by plain workers and by groups of them, under several settings."""
+    import torch.distributed as dist
+
+    worker = bdn.init()
+    group = local_groups(worker, int(size))
+    streaming = bdn.algorithms.Streaming(4, fragments=2, delay=1)
+
+    def is_upset(model, step):
+        if worker.rank == 1 and step == 4:
+            model.head.bias.data[3] = float("nan")
+
+    cases = {
+        "none": {},
+        "nesterov": dict(outer=bdn.algorithms.Nesterov()),
+        "weights": dict(weight=float(1 + worker.rank)),
+        "a weight of none": dict(weight=float(worker.rank % 3)),
+        "no weight in a group": dict(weight=float(worker.rank < 2)),
+        "as many as steps": dict(weight="steps"),
+        "streaming": dict(tau=streaming),
+        "upset": dict(upset=is_upset),
+        "upset on the way": dict(upset=is_upset, tau=streaming),
+        "signs": dict(outer=bdn.algorithms.SignMomentum(rate=0.02), push="int8"),
+        "onebit": dict(push="ef(onebit(block=64))", pull="delta(int8)"),
+    }
+    found = {}
+    for name, options in cases.items():
+        kept = []
+        for kind, of in (("plain", None), ("local", group), ("again", group)):
+            model, optimizer, moved = meet_wide(worker, of, f"{name}/{kind != 'plain'}", **options)
+            found[f"{name}, {kind}"] = dict(
+                hash=model_hash(model), skipped=optimizer.skipped_rounds, meetings=optimizer.meetings, moved=moved)
+            kept.append(model.state_dict())
+            optimizer.close()
+            del optimizer
+        if worker.rank == 0:
+            torch.save(kept, f"{directory}/{name}.pt")
+    found["resumes"] = meets_again(worker, group)
+    found["under DDP"] = meets_under_ddp(worker, group)
+    found["tiny"] = owns_nothing(worker, group)
+    record(directory, worker, found)
+    dist.destroy_process_group()
+    bdn.shutdown()
+
+
+def owns_nothing(worker, group):
+    """A model of one small tensor, which one process of each host owns. By kind, its weights in the end: of plain workers, of
+    groups, and of groups that went on from a state after 4 of 6 steps."""
+
+    def optimizer_of(model, kind, of, prefix):
+        links = bdn.Links(prefix=prefix, local_group=of)
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        if kind == "meets":
+            return bdn.LocalSteps(sgd, model, tau=2, outer=bdn.algorithms.Average(), links=links)
+        return bdn.DistributedOptimizer(sgd, model, links=links)
+
+    def train(model, optimizer, steps):
+        for step in steps:
+            optimizer.zero_grad()
+            model(make_batch(worker.rank, step, width=3, rows=8)).square().mean().backward()
+            optimizer.step()
+
+    found = {}
+    for kind in ("meets", "exchanges"):
+        for name, of in (("plain", None), ("local", group)):
+            torch.manual_seed(1)
+            model = torch.nn.Linear(3, 1, bias=False)
+            optimizer = optimizer_of(model, kind, of, f"{kind}/{name}/")
+            train(model, optimizer, range(4))
+            state, saved = optimizer.comm_state_dict(), copy.deepcopy(model)
+            train(model, optimizer, range(4, 6))
+            found.setdefault(kind, []).append(model.weight.detach().flatten().tolist())
+            optimizer.close()
+        optimizer = optimizer_of(saved, kind, group, f"{kind}/again/")
+        optimizer.load_comm_state_dict(state)
+        train(saved, optimizer, range(4, 6))
+        found[kind].append(saved.weight.detach().flatten().tolist())
+        optimizer.close()
+    return found
+
+
+def meets_under_ddp(worker, group):
+    """The processes of a host step by their mean gradients, and hosts meet. Beside it what that comes to, by torch alone;
+    and what is said of DDP among all."""
+    import torch.distributed as dist
+
+    outer = bdn.algorithms.Nesterov(lr=0.5, momentum=0.8)
+    model = Wide()
+    forward = torch.nn.parallel.DistributedDataParallel(model, process_group=group, find_unused_parameters=True)
+    groups = [{"params": list(model.trunk.parameters())}, {"params": list(model.head.parameters()), "lr": 0.01}]
+    optimizer = bdn.LocalSteps(
+        torch.optim.SGD(groups, lr=0.02), model, tau=3, outer=outer, links=bdn.Links(prefix="ddp/", local_group=group))
+    ours = {name: param for name, param in model.named_parameters() if name.startswith(("trunk", "head"))}
+    plain = Wide()
+    beside = dict(plain.named_parameters())
+    common = {name: beside[name].detach().clone() for name in ours}
+    velocity = {name: torch.zeros_like(value) for name, value in common.items()}
+    for step in range(6):
+        for each in (forward, plain):
+            each.zero_grad()
+            each(make_batch(worker.rank, step, width=601, rows=8), False).square().mean().backward()
+        optimizer.step()
+        with torch.no_grad():
+            for name in ours:
+                dist.all_reduce(beside[name].grad, group=group)
+                beside[name] -= (0.02 if name.startswith("trunk") else 0.01) * beside[name].grad / dist.get_world_size(group)
+                if step % 3 == 2:
+                    moved = common[name] - beside[name]
+                    dist.all_reduce(moved)
+                    velocity[name].mul_(outer.momentum).add_(moved / worker.size)
+                    common[name] -= outer.lr * (moved / worker.size + outer.momentum * velocity[name])
+                    beside[name].copy_(common[name])
+    apart = max((ours[name] - beside[name]).abs().max().item() for name in ours)
+    optimizer.close()
+    among_all = torch.nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
+    optimizer = bdn.LocalSteps(
+        torch.optim.SGD(model.parameters(), lr=0.02), model, tau=3, outer=outer, links=bdn.Links(prefix="all/", local_group=group))
+    among_all(make_batch(worker.rank, 0, width=601, rows=8), False).square().mean().backward()
+    try:
+        optimizer.step()
+    except bandoneon.FailedPrecondition as error:
+        refusal = str(error)
+    optimizer.close()
+    return dict(apart=apart, refusal=refusal)
+
+
+def meets_again(worker, group):
+    """Goes on from a state that was saved between two meetings, and refuses it without a group."""
+    how = dict(steps=5, outer=bdn.algorithms.SlowMo(), push="ef(onebit(block=64))")
+    model, optimizer, _ = meet_wide(worker, group, "saves", **how)
+    step_of_branches(worker, model, optimizer, 5)
+    states = [copy.deepcopy(one.state_dict()) for one in (model, optimizer.inner)]
+    state = optimizer.comm_state_dict()
+    hashes = []
+    for name in ("saves", "loads"):
+        if name == "loads":
+            optimizer.close()
+            model, optimizer, _ = meet_wide(worker, group, name, **{**how, "steps": 0})
+            for one, saved in zip((model, optimizer.inner), states):
+                one.load_state_dict(saved)
+            optimizer.load_comm_state_dict(state)
+        for step in range(6, 12):
+            step_of_branches(worker, model, optimizer, step)
+        optimizer.synchronize()
+        hashes.append(model_hash(model))
+    optimizer.close()
+    plain = meet_wide(worker, None, "refuses", **how)[1]
+    try:
+        plain.load_comm_state_dict(state)
+    except bandoneon.InvalidArgument as error:
+        refusal = str(error)
+    plain.close()
+    return dict(hashes=hashes, refusal=refusal, tensors=sorted(state["tensors"]), has_servers=["server" in e for e in state["tensors"].values()])
+
+
 def refuses_groups(directory):
     """Of 4 workers."""
     import torch.distributed as dist
@@ -580,8 +762,20 @@ def refuses_groups(directory):
     refused("not a member", not_mine)
     refused("no group", "pairs")
     refused("forward", pairs, overlap="forward")
+    try:
+        some = sharded.new_group([0, 2] if worker.rank % 2 == 0 else [1, 3])
+        bdn.DistributedOptimizer(torch.optim.SGD(make_model().parameters(), 0.1), make_model(), local_group=pairs, worker=some)
+    except bandoneon.InvalidArgument as error:
+        found["some ranks"] = str(error)
     first = local_sgd(worker, pairs, make_model(), "first")
     refused("shared", pairs)
+    for name, links in (("steps", {}), ("residual", dict(local_residual=True))):
+        try:
+            bdn.LocalSteps(
+                torch.optim.SGD(make_model().parameters(), 0.1), make_model(), tau=2, outer=bdn.algorithms.Average(), **links,
+                links=bdn.Links(local_group=crossed if name == "steps" else pairs, push="int8", prefix=f"{name}/"))
+        except bandoneon.InvalidArgument as error:
+            found[name] = str(error)
     first.close()
     second = local_sgd(worker, pairs, make_model(), "second")
     second.close()

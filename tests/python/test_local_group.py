@@ -50,6 +50,65 @@ def test_each_moves_its_share_of_the_bytes(shared, case):
 
 
 @pytest.fixture(scope="module")
+def met(tmp_path_factory):
+    """(directory, what each of 4 workers in 2 groups recorded), of LocalSteps"""
+    directory = tmp_path_factory.mktemp("met")
+    return directory, run_processes(directory, "meets_by_group", 2, workers=4, options=OPTIONS)
+
+
+def test_local_steps_of_groups_have_the_same_bits_in_all_and_again(met):
+    _, workers = met
+    for case in workers[0]:
+        if "," in case:
+            assert len({worker[case]["hash"] for worker in workers}) == 1, case
+            assert len({(worker[case]["skipped"], worker[case]["meetings"]) for worker in workers}) == 1, case
+        if case.endswith("again"):
+            assert workers[0][case]["hash"] == workers[0][case.replace("again", "local")]["hash"], case
+
+
+@pytest.mark.parametrize("case", [
+    "none", "nesterov", "weights", "a weight of none", "no weight in a group", "as many as steps", "streaming", "upset", "upset on the way"])
+def test_local_steps_of_groups_equal_those_of_plain_workers_to_rounding(met, case):
+    plain, local, _ = torch.load(met[0] / f"{case}.pt", weights_only=True)
+    start = torch.load(met[0] / "none.pt", weights_only=True)[0]
+    assert any(not torch.equal(local[name], start[name]) for name in local) or case == "none"
+    for name, value in plain.items():
+        torch.testing.assert_close(local[name], value, rtol=1e-5, atol=1e-5)
+    kinds = [met[1][0][f"{case}, {kind}"] for kind in ("plain", "local")]
+    assert kinds[0]["skipped"] == kinds[1]["skipped"] and kinds[0]["meetings"] == kinds[1]["meetings"]
+    assert (kinds[0]["skipped"] > 0) == case.startswith("upset")
+
+
+@pytest.mark.parametrize("case", ["none", "streaming", "signs", "onebit"])
+def test_local_steps_of_groups_move_a_share_of_the_bytes(met, case):
+    """Of what is pushed: weights that a process has just been sent may come twice."""
+    for worker in met[1]:
+        assert worker[f"{case}, local"]["moved"] == pytest.approx(worker[f"{case}, plain"]["moved"] / 2, rel=0.02)
+
+
+def test_local_steps_of_groups_go_on_from_what_each_saved(met):
+    found = [worker["resumes"] for worker in met[1]]
+    assert len({tuple(one["hashes"]) for one in found}) == 1 and len(set(found[0]["hashes"])) == 1
+    assert all("local_group=2, and here it is local_group=None" in one["refusal"] for one in found)
+    assert found[0]["tensors"] == found[2]["tensors"] and not set(found[0]["tensors"]) & set(found[1]["tensors"])
+    assert [all(one["has_servers"]) for one in found] == [True, True, False, False]
+
+
+def test_a_host_under_ddp_is_one_worker_of_local_steps(met):
+    for worker in met[1]:
+        assert worker["under DDP"]["apart"] < 1e-5
+        assert "DistributedDataParallel exchanges this LocalSteps's gradients as well" in worker["under DDP"]["refusal"]
+
+
+def test_a_process_may_own_nothing_of_a_small_model(met):
+    for kind in ("meets", "exchanges"):
+        found = [worker["tiny"][kind] for worker in met[1]]
+        assert all(one == found[0] for one in found)
+        plain, local, resumed = found[0]
+        assert local == pytest.approx(plain, abs=1e-6) and resumed == local
+
+
+@pytest.fixture(scope="module")
 def gone_on(tmp_path_factory):
     directory = tmp_path_factory.mktemp("gone_on")
     return run_processes(directory, "goes_on_by_group", 2, workers=4, options=OPTIONS)
@@ -112,7 +171,10 @@ def test_groups_that_are_not_of_consecutive_workers_of_one_size_are_refused(tmp_
         assert "this process is not in the group" in found["not a member"]
         assert "local_group='pairs' is not a group of processes" in found["no group"]
         assert "use overlap='backward'" in found["forward"]
-        assert "is used by another DistributedOptimizer" in found["shared"]
+        assert "local groups divide all workers of the job" in found["some ranks"]
+        assert "is used by another optimizer" in found["shared"]
+        assert f"workers [{rank % 2}, {rank % 2 + 2}], in this order" in found["steps"]
+        assert "local_residual=True with local_group" in found["residual"]
 
 
 @pytest.mark.parametrize("how", [9, 11])

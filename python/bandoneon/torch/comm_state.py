@@ -164,8 +164,8 @@ def _check_header(state):
 def check_settings(state, settings):
     """InvalidArgument where a saved state's settings are others."""
     saved = state.get("settings", {})
-    for name, mine in settings.items():
-        theirs = saved.get(name, _BEFORE_THERE_WAS_A_CHOICE.get(name))
+    for name in {**settings, **saved}:
+        mine, theirs = (one.get(name, _BEFORE_THERE_WAS_A_CHOICE.get(name)) for one in (settings, saved))
         if theirs != mine:
             raise InvalidArgument(f"the state was saved under {name}={theirs!r}, and here it is {name}={mine!r}")
 
@@ -198,7 +198,7 @@ class CommState:
         if saved_size == size:
             return {self._key(rank): own}
         ranks = {base_rank(rank, saved_size), *ranks_for(rank, size, saved_size)}
-        return {self._key(r): _shaped_as(own, with_servers=rank == r == 0) for r in sorted(ranks)}
+        return {self._key(r): _shaped_as(own, with_servers=r == rank) for r in sorted(ranks)}
 
     def _key(self, rank):
         """Of the state of the worker at this place, of the whole job or of its group."""
@@ -224,7 +224,7 @@ class CommState:
 
 
 def _shaped_as(state, with_servers):
-    """A copy to be read into. What servers hold is in rank 0's alone, and only it needs that."""
+    """A copy to be read into. What servers hold is in the state of the worker that needs it, and of no other."""
     if not isinstance(state, dict):
         return state.clone() if isinstance(state, torch.Tensor) else state
     kept = {key: value for key, value in state.items() if with_servers or key != "server"}

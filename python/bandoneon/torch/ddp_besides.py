@@ -34,6 +34,11 @@ def _own_gradients(state, bucket):
     return future
 
 
+def _is_within(group, other):
+    ranks = torch.distributed.get_process_group_ranks
+    return set(ranks(group)) <= set(ranks(other))
+
+
 class DDPBesides:
     """Looks once, at the first step, for a DistributedDataParallel that exchanges the same gradients. By then a
     program has made it."""
@@ -45,8 +50,9 @@ class DDPBesides:
         self._steps_locally = steps_locally
         self._has_looked = False
 
-    def before_step(self, params):
-        """FailedPrecondition, or a warning, where DDP exchanges the gradients of one of these parameters."""
+    def before_step(self, params, together=None):
+        """FailedPrecondition, or a warning, where DDP exchanges the gradients of one of these parameters. together: a process
+        group whose members may, as they step together."""
         if self._has_looked:
             return
         self._has_looked = True
@@ -54,6 +60,8 @@ class DDPBesides:
             return
         mine = {id(param) for param in params if param.requires_grad}
         for module in live_objects(DistributedDataParallel):
+            if together is not None and _is_within(module.process_group, together):
+                continue
             if module not in _local and any(id(param) in mine for param in module.parameters()):
                 self._has_looked = not self._steps_locally  # An error is one at each step.
                 self._say()

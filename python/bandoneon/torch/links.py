@@ -53,6 +53,9 @@ class Links:
         pruned models: they go as sketches, from which all is found again, once 20 steps have shown that at most a tenth of a
         gradient is not zero in any worker.
     sparse_as_dense: the old name of sparse="dense".
+    local_group: a torch.distributed group of this host's processes, which add up their tensors themselves and exchange
+        a slice of the sums each, 1 / P of the bytes (docs/local_group.md). Every process is a worker of the job, a group's
+        ranks follow one another, all groups are of one size, and each is of one optimizer alone.
     """
 
     push: str | None = None
@@ -68,6 +71,7 @@ class Links:
     average: str = "after"
     sparse_as_dense: bool = False
     sparse: str = "refuse"
+    local_group: Any = None
 
     @property
     def sparse_way(self) -> str:
@@ -88,6 +92,11 @@ class Links:
                 "Links with a scaler= cannot be pickled, for a copy of the GradScaler scales nothing: pickle them "
                 "without, and give dataclasses.replace(links, scaler=scaler) to the constructor"
             )
+        if self.local_group is not None:
+            raise InvalidArgument(
+                "Links with a local_group= cannot be pickled, for a process group is of its process: pickle them without, "
+                "and give dataclasses.replace(links, local_group=group) to the constructor"
+            )
         return dict(vars(self))
 
 
@@ -98,6 +107,7 @@ def link_table(links: Links, push: str | None = None, pull: str | None = None) -
 
 
 _FIELDS = {field.name: field.default for field in fields(Links)}
+_SHORT = ("sparse", "local_group")  # fields that may be arguments of their own, and of no time before there was Links
 _Constructor = TypeVar("_Constructor", bound=Callable[..., Any])
 
 
@@ -111,8 +121,8 @@ def takes_links(*used: str) -> Callable[[_Constructor], _Constructor]:
     def decorate(constructor):
         own = inspect.signature(constructor).parameters
         name = constructor.__qualname__.split(".")[0]
-        short = [word for word in ("push", "pull") if word in own] + ["sparse"] * ("sparse" in used)
-        old_fields = [word for word in used if word not in own and word != "sparse"]
+        short = [word for word in ("push", "pull") if word in own] + [w for w in _SHORT if w in used and w not in own]
+        old_fields = [word for word in used if word not in own and word not in _SHORT]
         old_words = [word for word in used if word not in own]
         old_words += ["named_parameters"] * ("named_parameters" not in own and "params" in own)
         used_fields = list(dict.fromkeys(short + list(used)))  # In the order in which people are told of them.

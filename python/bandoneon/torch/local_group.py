@@ -28,6 +28,10 @@ class LocalGroup:
 
     def __init__(self, group, worker, prefix="", timeout=None):
         """InvalidArgument in all workers where a group of one of them is not that."""
+        if worker is not worker.whole:
+            raise InvalidArgument(
+                "local_group= with a group of ranks as worker=: local groups divide all workers of the job; leave one of them out"
+            )
         self._worker = worker
         self._prefix = prefix
         self._timeout = timeout
@@ -75,6 +79,19 @@ class LocalGroup:
     def gather(self, out, values):
         """`out`, [size, n], gets the `values`, [n], of all members."""
         return self._begin(dist.all_gather, list(out.unbind(0)), values)
+
+    def broadcast(self, tensors, root):
+        """The tensors of its member `root`, a rank within the group, become those of all members."""
+        for tensor in tensors:
+            place = self._staged(tensor)
+            self.wait(self._begin(dist.broadcast, place, dist.get_global_rank(self._group, root)))
+            if place is not tensor:
+                tensor.copy_(place)
+
+    def _staged(self, tensor):
+        """The values where the group can exchange them, contiguous."""
+        place = tensor.detach().to("cpu" if self._backend == "gloo" else tensor.device)
+        return place.contiguous()
 
     def check_same_steps(self, counts, name):
         """InvalidArgument, which all members raise and the job fails with, where two of them have ended other
@@ -180,7 +197,7 @@ def _shared(group):
     if holder is None or holder() is None:
         return None
     return InvalidArgument(
-        "local_group is used by another DistributedOptimizer, and their calls would meet each other's; give "
+        "local_group is used by another optimizer, and their calls would meet each other's; give "
         "each a group of its own, of torch.distributed.new_group(ranks), or close() the other"
     )
 

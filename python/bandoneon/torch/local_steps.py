@@ -24,8 +24,10 @@ from .handover import Handover, load_exactly
 from .hints import Closure, NamedParameters, OuterRule, SavedState
 from .hyperparameters import check_steps
 from .links import Links, link_table, takes_links
+from .local_group import LocalGroup
 from .names import Names
 from .parameters import Exchange, ParameterSet, Terms, check_weights_fit_float32, overflowed, terms_by_group
+from .sliced_parameters import SlicedExchange, SlicedParameterSet
 from .step_recorder import model_of
 from .vote import Vote
 from .weight import Weight
@@ -42,7 +44,7 @@ class _Travel:
     met: list[torch.Tensor]  # the worker's own weights when it met
     weight: float  # of what was pushed
     keeps_steps: bool  # whether the weights were finite, so that steps made since can be kept
-    exchange: Exchange | None = None  # None once it has come
+    exchange: Exchange | SlicedExchange | None = None  # None once it has come
     new: list[torch.Tensor] | None = None  # once it has come, the common weights; None where a worker's were not finite
     left_out: list[torch.Tensor] | None = None  # what the push left out, of local_residual=True
 
@@ -69,7 +71,8 @@ class LocalSteps(WrappedOptimizer):
         keep what they leave out for the next meeting. "none". pull: codec of the weights; the signs for SignMomentum,
         else "none"; delta(int4(group=2048)) sends what the weights differ by from what every worker holds. weight: of
         what this worker moved since the last meeting, asked for at each meeting. 0: it only takes up what the others
-        moved. "steps": as many as it has made.
+        moved. "steps": as many as it has made. local_group: at a meeting the processes of a host add up what they have
+        moved.
     local_residual: what a push leaves out stays in the worker's own weights instead, so that it goes on from the
         common ones less that, and sends it with what it moves next. The push codec is one without ef(...), then.
         Needs no memory for residuals. Models differ after meetings, too, so judge and save the common_weights();
@@ -83,7 +86,7 @@ class LocalSteps(WrappedOptimizer):
 
     has_local_models = True
 
-    @takes_links("overrides", "prefix", "timeout", "weight")
+    @takes_links("overrides", "prefix", "timeout", "weight", "local_group")
     def __init__(
         self,
         optimizer: torch.optim.Optimizer,
@@ -118,6 +121,7 @@ class LocalSteps(WrappedOptimizer):
         if local_residual:
             _check_feeds_nothing_back(table)
             _check_keeps_residuals(self._streaming)
+            _check_has_its_own(links.local_group)
         self.tau = tau if self._varies or self._streaming else int(tau)
         self.outer = outer
         self.local_residual = bool(local_residual)
@@ -128,7 +132,12 @@ class LocalSteps(WrappedOptimizer):
         self._timeout = links.timeout
         self._weight = Weight(self._steps_since_meeting if links.weight == "steps" else links.weight)
         self._resume_check = ResumeCheck("; without it, call resume_at() in every worker")
-        self._links = ParameterSet(worker, table, links.prefix, as_float32=True, takes_shards=True)
+        if links.local_group is None:
+            self._links = ParameterSet(worker, table, links.prefix, as_float32=True, takes_shards=True)
+        else:
+            self._steps_together_in = links.local_group
+            group = LocalGroup(links.local_group, worker, links.prefix, links.timeout)
+            self._links = SlicedParameterSet(worker, table, links.prefix, as_float32=True, group=group)
         model = model_of(named_parameters)
         named = Names(named_parameters).in_forward_order(self.param_groups)
         check_weights_fit_float32(named, "LocalSteps")
@@ -150,7 +159,7 @@ class LocalSteps(WrappedOptimizer):
         watched = [] if isinstance(outer, (Average, Prox)) else self._fragments
         self._written = [WrittenWeights((members[i].name, members[i].param) for i in part) for part in watched]
         self._begin_at_parameters()
-        pairs = [(member.param, member.tensor) for member in members]
+        pairs = [(member.param, self._links.number_of(member)) for member in members]
         self._record(self._links, lambda own: own.local_steps, model, pairs)
 
     def _agree_on_streaming(self, worker):
@@ -403,6 +412,8 @@ class LocalSteps(WrappedOptimizer):
 
     def refuses_newcomers(self) -> str | None:
         """Why no worker can be taken into a job of this one, or None."""
+        if self._links.group_size is not None:
+            return "local_group= adds up what was moved in a torch.distributed group, whose processes go and come together"
         return "tau=Pace(...) has workers make unequally many steps" if self._is_paced else None
 
     def count_samples(self, samples: float) -> None:
@@ -435,8 +446,10 @@ class LocalSteps(WrappedOptimizer):
     @property
     def _settings(self):
         settings = {"algorithm": "LocalSteps", "tau": self.tau if isinstance(self.tau, int) else repr(self.tau)}
-        # Without it states are as they were before there was a choice.
-        return {**settings, "local_residual": True} if self.local_residual else settings
+        # Without them states are as they were before there was a choice.
+        residual = {"local_residual": True} if self.local_residual else {}
+        group = {} if self._links.group_size is None else {"local_group": self._links.group_size}
+        return {**settings, **residual, **group}
 
     def comm_state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs beside this rank's model and state_dict(): residuals, steps, place
@@ -601,6 +614,14 @@ def _check_keeps_residuals(streaming):
         raise InvalidArgument(
             f"merge={streaming.merge!r} would mix what local_residual=True keeps in a worker's weights with the common "
             "ones: take merge='shift', or push=\"ef(...)\" without local_residual"
+        )
+
+
+def _check_has_its_own(local_group):
+    if local_group is not None:
+        raise InvalidArgument(
+            "local_residual=True with local_group: what a push leaves out is of the sum of a group, and of no process's own "
+            'weights: take push="ef(...)", which keeps it beside them'
         )
 
 

@@ -47,7 +47,7 @@ from .wrapped import refuse_pickling
 
 @takes_links(
     "momentum", "warmup", "overrides", "prefix", "timeout", "check", "scaler", "weight", "average",
-    "sparse_as_dense", "sparse",
+    "sparse_as_dense", "sparse", "local_group",
 )
 def DistributedOptimizer(
     optimizer: torch.optim.Optimizer,
@@ -83,11 +83,8 @@ def DistributedOptimizer(
         so that gradients are means over the workers of sums over the passes, as with Horovod: divide the
         losses by n for the mean. A step() that comes after fewer exchanges what there is. With a
         GradScaler, or before gradients are clipped, call synchronize() first then.
-    local_group: a torch.distributed group of this host's processes, which add up their gradients themselves and
-        exchange a slice of the sums each, 1 / P of the bytes (docs/local_group.md). Every process is a worker
-        of the job, a group's ranks follow one another, and all groups are of one size. Nothing else uses
-        the group while gradients are exchanged. InvalidArgument where it is not that, and with
-        overlap="forward".
+    local_group: that of Links, which says what it means; nothing else uses the group while gradients are exchanged.
+        InvalidArgument where it is none, and with overlap="forward".
 
     With overlap="forward" neither backward() nor step() waits. step() notes the groups' settings and takes
     the gradients, so that param.grad is None after it; and when the next forward pass calls a module, the
@@ -110,6 +107,8 @@ def DistributedOptimizer(
         raise InvalidArgument("this optimizer is distributed already")
     if overlap not in ("backward", "forward", True, False):
         raise InvalidArgument(f"overlap={overlap!r} is neither 'backward' nor 'forward' nor False")
+    if local_group is None:
+        local_group = links.local_group
     if local_group is not None and overlap == "forward":
         raise InvalidArgument(
             "overlap='forward' with local_group: the members of a group gather all results in one order, not in "

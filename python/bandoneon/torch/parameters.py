@@ -178,6 +178,7 @@ class ParameterSet:
         refuses parameters whose values are not the same in all workers; None takes them. `beside`: another set
         of the same optimizer, which has the same parameters."""
         self.worker = worker
+        self.partners = worker  # this worker, among those that exchange what is `declared`
         self.step_count = StepCount(worker) if beside is None else beside.step_count
         self.links = links
         self.prefix = prefix
@@ -262,6 +263,10 @@ class ParameterSet:
             for i, ((name, param), number, own) in enumerate(zip(named, numbers, terms))
         ]
 
+    def number_of(self, member):
+        """The C library's number of what is exchanged of a member; NO_TENSOR where another process does that."""
+        return member.tensor
+
     def by_name(self, name):
         """The Member of a parameter."""
         return next(member for member in self.members if member.name == name)
@@ -285,7 +290,7 @@ class ParameterSet:
 
     def _set_steps(self, members, steps, timeout):
         """The next exchange of each is the one after steps[name]. Servers follow."""
-        first = self.worker.present(timeout)[0]
+        first = self.partners.present(timeout)[0]
         for member in members:
             self.worker.set_step(member.tensor, steps[member.name])
             if self.worker.rank == first:
@@ -512,7 +517,7 @@ class ParameterSet:
                 raise InvalidArgument(
                     f"the state has {name!r}, which is not a parameter here", tensor=name
                 )
-            _check_entry(member, entry, has_servers=self.worker.first_rank() == self.worker.rank)
+            _check_entry(member, entry, has_servers=self._is_first)
         for member in self.declared:
             if member.name not in state["tensors"]:
                 raise InvalidArgument(f"the state has no {member.name!r}", tensor=member.name)
@@ -527,7 +532,7 @@ class ParameterSet:
             self.worker.set_state(member.tensor, what, data.data_ptr(), data.numel())
         rate = host_values([entry["learning_rate"]])
         self.worker.set_state(member.tensor, "learning_rate", rate.data_ptr(), 1)
-        if self.worker.place != 0:
+        if self.partners.place != 0:
             return
         server = entry["server"]
         for what in _SERVER_PARTS:
@@ -555,9 +560,14 @@ class ParameterSet:
             out = host_zeros(member.shape)
             self.worker.get_state(member.tensor, what, out.data_ptr(), out.numel())
             entry[what] = out
-        if self.worker.first_rank() == self.worker.rank:
+        if self._is_first:
             entry["server"] = self._server_state(member, timeout)
         return entry
+
+    @property
+    def _is_first(self):
+        """Whether this worker reads, and saves, what servers hold of what is declared."""
+        return self.partners.first_rank() == self.worker.rank
 
     def _server_state(self, member, timeout):
         updates, rate = self.worker.get_server_counters(member.tensor, timeout)

@@ -20,6 +20,7 @@ class WrappedOptimizer(RefusesGradScaler, torch.optim.Optimizer):
     of LocalSteps and CSER: where an optimizer has no state yet, it takes a step, which would count."""
 
     has_local_models = False  # whether each worker's parameters and state are its own
+    _steps_together_in: Any = None  # a process group in which DDP may exchange the gradients besides
 
     def __init__(self, inner: torch.optim.Optimizer) -> None:
         check_optimizer(type(self).__name__, inner)
@@ -32,7 +33,7 @@ class WrappedOptimizer(RefusesGradScaler, torch.optim.Optimizer):
         self.inner = inner
         inner.is_inside = type(self).__name__
         besides = DDPBesides(type(self).__name__, self.has_local_models)
-        self.register_step_pre_hook(lambda own, *_: besides.before_step(_params_of(own.param_groups)))
+        self.register_step_pre_hook(lambda own, *_: besides.before_step(_params_of(own.param_groups), own._steps_together_in))
         self._recorder = None
 
     def _record(self, owner, steps, model=None, pairs=()):
