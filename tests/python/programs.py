@@ -577,6 +577,72 @@ def meet_wide(worker, group, name, *, steps=7, tau=3, outer=None, lr=0.02, upset
     return model, optimizer, worker.stats()["bytes_pushed"] - before
 
 
+def serve_wide(worker, group, name, *, inner=torch.optim.AdamW, steps=6, first=0, state=None, max_norm=None, **links):
+    """As meet_wide(), by ServerOptimizer, whose learning rate and beta1 or momentum change on the way; state: (the model's, the
+    inner optimizer's, comm_state_dict()) to go on from."""
+    model = Wide()
+    if worker.rank:  # All go on from what rank 0 begins with.
+        with torch.no_grad():
+            model.trunk.weight.mul_(1.0 + worker.rank)
+    how = dict(betas=(0.9, 0.99)) if inner is torch.optim.AdamW else dict(momentum=0.9)
+    groups = [{"params": list(model.trunk.parameters())}, {"params": [*model.head.parameters(), *model.sometimes.parameters()], "lr": 0.004}]
+    optimizer = bdn.ServerOptimizer(
+        inner(groups, lr=0.002, **how), model, max_norm=max_norm, links=bdn.Links(prefix=f"{name}/", local_group=group, **links))
+    if state is not None:
+        model.load_state_dict(state[0])
+        optimizer.load_state_dict(state[1])
+        optimizer.load_comm_state_dict(state[2])
+    before = worker.stats()["bytes_pushed"]
+    for step in range(first, steps):
+        if step == 3:
+            for one in optimizer.param_groups:
+                one["lr"] *= 0.5
+                one.update(dict(betas=(0.8, 0.99)) if inner is torch.optim.AdamW else dict(momentum=0.7))
+        step_of_branches(worker, model, optimizer, step)
+    return model, optimizer, worker.stats()["bytes_pushed"] - before
+
+
+def serves_by_group(directory, size):
+    """The same steps of the servers for plain workers and for groups of them, under several settings."""
+    import torch.distributed as dist
+
+    worker = bdn.init()
+    group = local_groups(worker, int(size))
+    cases = {
+        "none": {},
+        "sgd": dict(inner=torch.optim.SGD),
+        "weights": dict(weight=float(1 + worker.rank), max_norm=0.5),
+        "no weight in a group": dict(weight=float(worker.rank < 2)),
+        "four bits": dict(push="int4(hadamard=32)", pull="delta(int4(group=2048))"),
+    }
+    found = {}
+    for name, options in cases.items():
+        kept = []
+        for kind, of in (("plain", None), ("local", group), ("again", group)):
+            model, optimizer, moved = serve_wide(worker, of, f"{name}/{kind != 'plain'}", **options)
+            found[f"{name}, {kind}"] = dict(hash=model_hash(model), moved=moved)
+            kept.append(model.state_dict())
+            optimizer.close()
+            del optimizer
+        if worker.rank == 0:
+            torch.save(kept, f"{directory}/{name}.pt")
+    hashes = []
+    four_bits = cases["four bits"]
+    model, optimizer, _ = serve_wide(worker, group, "saves", steps=4, **four_bits)
+    state = copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_dict()), optimizer.comm_state_dict()
+    for step in range(4, 6):
+        step_of_branches(worker, model, optimizer, step)
+    hashes.append(model_hash(model))
+    optimizer.close()
+    model, optimizer, _ = serve_wide(worker, group, "saves", steps=6, first=4, state=state, **four_bits)
+    hashes.append(model_hash(model))
+    optimizer.close()
+    found["resumes"] = hashes
+    record(directory, worker, found)
+    dist.destroy_process_group()
+    bdn.shutdown()
+
+
 def step_of_branches(worker, model, optimizer, step):
     optimizer.zero_grad()
     batch = make_batch(worker.rank, step, width=601, rows=8)

@@ -94,6 +94,36 @@ def test_local_steps_of_groups_go_on_from_what_each_saved(met):
     assert [all(one["has_servers"]) for one in found] == [True, True, False, False]
 
 
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """(directory, what each of 4 workers in 2 groups recorded), of ServerOptimizer"""
+    directory = tmp_path_factory.mktemp("served")
+    return directory, run_processes(directory, "serves_by_group", 2, workers=4, options=OPTIONS)
+
+
+def test_servers_step_alike_for_groups_and_again(served):
+    _, workers = served
+    for case in workers[0]:
+        if "," in case:
+            assert len({worker[case]["hash"] for worker in workers}) == 1, case
+        if case.endswith("again"):
+            assert workers[0][case]["hash"] == workers[0][case.replace("again", "local")]["hash"], case
+    assert len({one for worker in workers for one in worker["resumes"]}) == 1
+    for case in ("none", "four bits"):
+        shares = [worker[f"{case}, local"]["moved"] / worker[f"{case}, plain"]["moved"] for worker in workers]
+        assert shares == pytest.approx([0.5] * 4, abs=0.05)
+
+
+@pytest.mark.parametrize("case", ["none", "sgd", "weights", "no weight in a group"])
+def test_servers_step_for_groups_as_for_plain_workers_to_rounding(served, case):
+    plain, local, _ = torch.load(served[0] / f"{case}.pt", weights_only=True)
+    start = torch.load(served[0] / "none.pt", weights_only=True)[0]
+    assert any(not torch.equal(local[name], start[name]) for name in local) or case == "none"
+    for name, value in plain.items():
+        # A step of Adam is as large where a gradient is all but nothing, and has a sign by rounding.
+        torch.testing.assert_close(local[name], value, rtol=1e-4, atol=1e-4)
+
+
 def test_a_host_under_ddp_is_one_worker_of_local_steps(met):
     for worker in met[1]:
         assert worker["under DDP"]["apart"] < 1e-5

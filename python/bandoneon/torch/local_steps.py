@@ -24,10 +24,9 @@ from .handover import Handover, load_exactly
 from .hints import Closure, NamedParameters, OuterRule, SavedState
 from .hyperparameters import check_steps
 from .links import Links, link_table, takes_links
-from .local_group import LocalGroup
 from .names import Names
-from .parameters import Exchange, ParameterSet, Terms, check_weights_fit_float32, overflowed, terms_by_group
-from .sliced_parameters import SlicedExchange, SlicedParameterSet
+from .parameters import Exchange, Terms, check_weights_fit_float32, overflowed, terms_by_group
+from .sliced_parameters import SlicedExchange, parameters_of, refusal_of_newcomers, settings_of
 from .step_recorder import model_of
 from .vote import Vote
 from .weight import Weight
@@ -132,12 +131,8 @@ class LocalSteps(WrappedOptimizer):
         self._timeout = links.timeout
         self._weight = Weight(self._steps_since_meeting if links.weight == "steps" else links.weight)
         self._resume_check = ResumeCheck("; without it, call resume_at() in every worker")
-        if links.local_group is None:
-            self._links = ParameterSet(worker, table, links.prefix, as_float32=True, takes_shards=True)
-        else:
-            self._steps_together_in = links.local_group
-            group = LocalGroup(links.local_group, worker, links.prefix, links.timeout)
-            self._links = SlicedParameterSet(worker, table, links.prefix, as_float32=True, group=group)
+        self._links = parameters_of(links, worker, table, as_float32=True, takes_shards=True)
+        self._steps_together_in = links.local_group
         model = model_of(named_parameters)
         named = Names(named_parameters).in_forward_order(self.param_groups)
         check_weights_fit_float32(named, "LocalSteps")
@@ -412,9 +407,9 @@ class LocalSteps(WrappedOptimizer):
 
     def refuses_newcomers(self) -> str | None:
         """Why no worker can be taken into a job of this one, or None."""
-        if self._links.group_size is not None:
-            return "local_group= adds up what was moved in a torch.distributed group, whose processes go and come together"
-        return "tau=Pace(...) has workers make unequally many steps" if self._is_paced else None
+        if self._is_paced:
+            return "tau=Pace(...) has workers make unequally many steps"
+        return refusal_of_newcomers(self._links)
 
     def count_samples(self, samples: float) -> None:
         """What this worker moves until the next meeting is of so many samples: weight= of it."""
@@ -448,8 +443,7 @@ class LocalSteps(WrappedOptimizer):
         settings = {"algorithm": "LocalSteps", "tau": self.tau if isinstance(self.tau, int) else repr(self.tau)}
         # Without them states are as they were before there was a choice.
         residual = {"local_residual": True} if self.local_residual else {}
-        group = {} if self._links.group_size is None else {"local_group": self._links.group_size}
-        return {**settings, **residual, **group}
+        return {**settings, **residual, **settings_of(self._links)}
 
     def comm_state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs beside this rank's model and state_dict(): residuals, steps, place

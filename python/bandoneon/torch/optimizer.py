@@ -35,7 +35,7 @@ from .loss_scale import LossScale
 from .names import Names
 from .parameters import ParameterSet, learning_rates, terms_by_group, tied_by_memory
 from .shards import is_shard, local_of, warn_of_unsharded
-from .sliced_parameters import SlicedParameterSet
+from .sliced_parameters import SlicedParameterSet, refusal_of_newcomers
 from .sparse_sketch import SparseSketches, check_sketches_travel
 from .step_recorder import recorder_of
 from .summed_rows import SummedRows, split_sparse
@@ -307,7 +307,7 @@ class _Distributed:
     def refuses_newcomers(self) -> str | None:
         """Why no worker can be taken into a job of this one, or None."""
         if isinstance(self._bandoneon.synchronizer, LocalGroupSynchronizer):
-            return "local_group= adds gradients up in a torch.distributed group, whose processes go and come together"
+            return refusal_of_newcomers(self._bandoneon.parameters)
         if self._bandoneon.synchronizer.sketches is not None:
             return "sparse='sketch' declares gradients anew by what the workers have measured, which a newcomer has not"
         if self._bandoneon.synchronizer.has_summed_rows:

@@ -16,7 +16,8 @@ from .hints import Closure, NamedParameters, SavedState
 from .hyperparameters import check_not_negative, rule_text
 from .links import Links, link_table, takes_links
 from .names import Names
-from .parameters import ParameterSet, check_weights_fit_float32, terms_by_group
+from .parameters import check_weights_fit_float32, terms_by_group
+from .sliced_parameters import parameters_of, refusal_of_newcomers, settings_of
 from .step_recorder import model_of
 from .tensors import host_empty, host_zeros
 from .vote import Vote
@@ -57,7 +58,7 @@ class ServerOptimizer(WrappedOptimizer):
     refused: it skips step() in the worker that overflowed, and the others wait; use bfloat16.
     """
 
-    @takes_links("warmup", "overrides", "prefix", "timeout", "weight")
+    @takes_links("warmup", "overrides", "prefix", "timeout", "weight", "local_group")
     def __init__(
         self,
         optimizer: torch.optim.Optimizer,
@@ -76,8 +77,8 @@ class ServerOptimizer(WrappedOptimizer):
         self._rules = [None] * len(self.param_groups)
         self._rules = self._current_rules()  # of the groups by their numbers, as the servers step by
         worker = worker or default_worker()
-        self._links = ParameterSet(worker, link_table(links), links.prefix, as_float32=True)
-        self._is_first = worker.rank_in_charge() == worker.rank  # It tells the servers which rule is in force.
+        self._links = parameters_of(links, worker, link_table(links), as_float32=True)
+        self._is_first = self._is_in_charge()  # It tells the servers which rule is in force.
         self._timeout = links.timeout
         self._weight = Weight(links.weight)
         self._max_norm = max_norm
@@ -93,7 +94,7 @@ class ServerOptimizer(WrappedOptimizer):
         self._written = WrittenWeights((m.name, m.param) for m in self._links.members)
         self._written.note()
         self._links.step_count.follow(self)
-        pairs = [(member.param, member.tensor) for member in self._links.members]
+        pairs = [(member.param, self._links.number_of(member)) for member in self._links.members]
         self._record(self._links, lambda own: own._links.steps, model, pairs)
 
     @torch.no_grad()
@@ -152,18 +153,21 @@ class ServerOptimizer(WrappedOptimizer):
     def _set_rules(self, rules):
         """The worker in charge tells the servers. All others' next exchange is after one in which it takes part. Who comes to
         be that, because those before it were lost, tells everything: what they were to tell last may not have come."""
-        worker = self._links.worker
-        is_first = worker.rank_in_charge() == worker.rank
+        is_first = self._is_in_charge()
         changed = [number for number, rule in enumerate(rules) if rule != self._rules[number]]
         if is_first and not self._is_first:
             changed = range(len(rules))
         self._is_first = is_first
         if changed and is_first:
             for number in changed:
-                tensors = [m.tensor for m in self._links.members if m.terms.group == number]
+                tensors = [m.tensor for m in self._links.declared if m.terms.group == number]
                 if tensors:
                     self._links.worker.set_server_rule(tensors, rules[number], self._timeout)
         self._rules = rules
+
+    def _is_in_charge(self):
+        """Of what this worker exchanges."""
+        return self._links.partners.rank_in_charge() == self._links.worker.rank
 
     @WrappedOptimizer.state.getter
     def state(self) -> dict[torch.Tensor, Any]:
@@ -183,6 +187,10 @@ class ServerOptimizer(WrappedOptimizer):
         """This worker's part of the next step is the mean of so many: weight= of it."""
         self._weight.count_samples(samples)
 
+    def refuses_newcomers(self) -> str | None:
+        """Why no worker can be taken into a job of this one, or None."""
+        return refusal_of_newcomers(self._links)
+
     def handover(self) -> Handover:
         """What a newcomer takes over: weights come with the model, and moments are the servers'."""
         counts = {"skipped_steps": self.skipped_steps, "steps": self._links.step_count.ended}
@@ -198,18 +206,22 @@ class ServerOptimizer(WrappedOptimizer):
         self._written.note()
         self._resume_check.is_settled = True
 
+    @property
+    def _settings(self):
+        return {"algorithm": "ServerOptimizer", **settings_of(self._links)}
+
     def comm_state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs beside the model: residuals, steps and parameters of this rank; of rank
         0, weights and moments on the servers, too."""
         params = {m.name: m.param.detach().to("cpu", copy=True) for m in self._links.members}
         links = self._links.state_dict(self._timeout)
-        return {**saved_by(self._links.worker, _SETTINGS), "parameters": params, "rules": list(self._rules), **links}
+        return {**saved_by(self._links.worker, self._settings), "parameters": params, "rules": list(self._rules), **links}
 
     @torch.no_grad()
     def load_comm_state_dict(self, state: SavedState) -> None:
         """Takes up this rank's comm_state_dict(), parameters included, or of the list of all ranks' what
         falls to this one, where there were more or fewer workers. Collective."""
-        state = fitting_state(state, _SETTINGS, self._links.worker)
+        state = fitting_state(state, self._settings, self._links.worker)
         # First, for they say which moments the servers take. The groups' own hold from the next step on.
         rules = state.get("rules", self._rules)
         if len(rules) != len(self._rules):
@@ -237,7 +249,6 @@ class ServerOptimizer(WrappedOptimizer):
         self._links.release()
 
 
-_SETTINGS = {"algorithm": "ServerOptimizer"}
 _SAME_RULES = "They are by groups; let schedulers and load_state_dict() do the same in every worker"
 _RULE_KEYS = ("momentum", "nesterov", "betas", "eps", "weight_decay")  # of groups, besides lr
 

@@ -9,6 +9,7 @@ from .. import _native
 from ..calls import Declaration
 from ..errors import Unimplemented
 from ..worker_group import WorkerGroup
+from .local_group import LocalGroup
 from .parameters import Member, ParameterSet
 from .round_notices import of_exchange
 from .sliced_bucket import Bucket, in_buckets
@@ -195,6 +196,27 @@ class SlicedParameterSet(ParameterSet):
     def release(self):
         super().release()
         self.group.release()
+
+
+def parameters_of(links, worker, table, **how):
+    """The ParameterSet of an optimizer whose Links may have a local group. how: as ParameterSet's, of one without."""
+    if links.local_group is None:
+        return ParameterSet(worker, table, links.prefix, **how)
+    how.pop("takes_shards", None)
+    group = LocalGroup(links.local_group, worker, links.prefix, links.timeout)
+    return SlicedParameterSet(worker, table, links.prefix, group=group, **how)
+
+
+def refusal_of_newcomers(parameters):
+    """Why no worker can be taken into a job that exchanges these, or None."""
+    if parameters.group_size is None:
+        return None
+    return "local_group= adds up in a torch.distributed group, whose processes go and come together"
+
+
+def settings_of(parameters):
+    """What a saved state of these must have been saved under, beside the optimizer's own settings."""
+    return {} if parameters.group_size is None else {"local_group": parameters.group_size}
 
 
 def _name_of(name, owner):
