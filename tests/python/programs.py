@@ -643,6 +643,39 @@ def serves_by_group(directory, size):
     bdn.shutdown()
 
 
+def resizes_by_group(directory, step, checkpoints):
+    """Trains on from the checkpoints of `step` of each kind, by plain workers and by groups of two, if it is not 0; and leaves
+    those after four steps more, if it is."""
+    import torch.distributed as dist
+
+    worker = bdn.init()
+    group = local_groups(worker, 2)
+    first = int(step)
+    makers = {
+        "exchanges": lambda model, links: bdn.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9), model, links=links),
+        "meets": lambda model, links: bdn.LocalSteps(
+            torch.optim.SGD(model.parameters(), lr=0.02), model, tau=2, outer=bdn.algorithms.Nesterov(), links=links),
+        "serves": lambda model, links: bdn.ServerOptimizer(torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9), model, links=links),
+    }
+    found = {}
+    for kind, make in makers.items():
+        for name, of in (("plain", None), ("local", group)):
+            model = Wide()
+            optimizer = make(model, bdn.Links(prefix=f"{kind}/{name}/", local_group=of))
+            where = f"{checkpoints}/{kind}-{name}"
+            if first:
+                bdn.load(where, {"model": model, "optimizer": optimizer})
+            for number in range(first, first + 4):
+                step_of_branches(worker, model, optimizer, number)
+            if not first:
+                bdn.save(where, {"model": model, "optimizer": optimizer})
+            found[f"{kind}, {name}"] = [model_hash(model), [param.detach().double().norm().item() for param in model.parameters()]]
+            optimizer.close()
+    record(directory, worker, found)
+    dist.destroy_process_group()
+    bdn.shutdown()
+
+
 def step_of_branches(worker, model, optimizer, step):
     optimizer.zero_grad()
     batch = make_batch(worker.rank, step, width=601, rows=8)

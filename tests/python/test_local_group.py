@@ -124,6 +124,23 @@ def test_servers_step_for_groups_as_for_plain_workers_to_rounding(served, case):
         torch.testing.assert_close(local[name], value, rtol=1e-4, atol=1e-4)
 
 
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("checkpoints")
+    run_processes(directory, "resizes_by_group", 0, directory, workers=4)
+    return directory
+
+
+@pytest.mark.parametrize("workers", [2, 6])
+def test_a_checkpoint_of_groups_is_loaded_in_another_number_of_hosts(tmp_path, checkpoints, workers):
+    """Where plain workers, which load theirs, come to the same."""
+    found = run_processes(tmp_path, "resizes_by_group", 4, checkpoints, workers=workers)
+    for case in found[0]:
+        assert all(worker[case] == found[0][case] for worker in found), case
+    for kind in ("exchanges", "meets", "serves"):
+        assert found[0][f"{kind}, local"][1] == pytest.approx(found[0][f"{kind}, plain"][1], rel=1e-6)
+
+
 def test_a_host_under_ddp_is_one_worker_of_local_steps(met):
     for worker in met[1]:
         assert worker["under DDP"]["apart"] < 1e-5
