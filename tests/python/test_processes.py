@@ -19,11 +19,11 @@ PROGRAMS = pathlib.Path(__file__).parent / "programs.py"
 BIN = ROOT / "build" / "release" / "bin"
 
 
-def run_processes(directory, name, *arguments, workers=2, servers=2, code=0, options=(), hosts=0):
+def run_processes(directory, name, *arguments, workers=2, servers=2, code=0, options=(), hosts=0, programs=PROGRAMS):
     """[what each worker recorded] of a job under `bandoneon run`, of so many hosts with daemons."""
     size = ["--hosts", hosts, "--procs-per-host", workers // hosts] if hosts else ["-n", workers]
     command = [BIN / "bandoneon", "run", *size, "-s", servers, *options, "--"]
-    command += [sys.executable, PROGRAMS, name, directory, *arguments]
+    command += [sys.executable, programs, name, directory, *arguments]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120)
     assert (done.returncode == 0) == (code == 0), done.stdout + done.stderr
     return records(directory, workers)
