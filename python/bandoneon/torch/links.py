@@ -107,7 +107,8 @@ def link_table(links: Links, push: str | None = None, pull: str | None = None) -
 
 
 _FIELDS = {field.name: field.default for field in fields(Links)}
-_SHORT = ("sparse", "local_group")  # fields that may be arguments of their own, and of no time before there was Links
+# Fields that a constructor also takes as arguments, without a warning: they never were arguments before there was Links.
+_SHORT = ("sparse", "local_group")
 _Constructor = TypeVar("_Constructor", bound=Callable[..., Any])
 
 

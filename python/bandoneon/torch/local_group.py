@@ -83,15 +83,10 @@ class LocalGroup:
     def broadcast(self, tensors, root):
         """The tensors of its member `root`, a rank within the group, become those of all members."""
         for tensor in tensors:
-            place = self._staged(tensor)
+            # Where the group can exchange it, contiguous: often the tensor's own memory.
+            place = tensor.detach().to("cpu" if self._backend == "gloo" else tensor.device).contiguous()
             self.wait(self._begin(dist.broadcast, place, dist.get_global_rank(self._group, root)))
-            if place is not tensor:
-                tensor.copy_(place)
-
-    def _staged(self, tensor):
-        """The values where the group can exchange them, contiguous."""
-        place = tensor.detach().to("cpu" if self._backend == "gloo" else tensor.device)
-        return place.contiguous()
+            tensor.copy_(place)
 
     def check_same_steps(self, counts, name):
         """InvalidArgument, which all members raise and the job fails with, where two of them have ended other

@@ -166,7 +166,7 @@ class ServerOptimizer(WrappedOptimizer):
         self._rules = rules
 
     def _is_in_charge(self):
-        """Of what this worker exchanges."""
+        """Whether this worker tells the servers the rules of what it exchanges."""
         return self._links.partners.rank_in_charge() == self._links.worker.rank
 
     @WrappedOptimizer.state.getter

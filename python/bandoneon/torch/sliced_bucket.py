@@ -11,7 +11,7 @@ from .tensors import host_zeros
 _HEAD = 2
 _COUNTED = 1 << 24
 
-# What comes back of a parameter.
+# Codes, in the place of a parameter's 1 or 0, for what comes back of it.
 _IS_ABSENT, _IS_THERE, _IS_NOT_FINITE = 0.0, 1.0, 2.0
 
 # Parameters of this many bytes are scattered and gathered by one call.
