@@ -80,6 +80,13 @@ class LocalGroup:
         """`out`, [size, n], gets the `values`, [n], of all members."""
         return self._begin(dist.all_gather, list(out.unbind(0)), values)
 
+    def any(self, flag):
+        """Whether it is true in any member."""
+        mine = torch.tensor([int(flag)], device="cuda" if self._backend == "nccl" else "cpu")
+        every = torch.empty(self.size, 1, dtype=mine.dtype, device=mine.device)
+        self.wait(self.gather(every, mine))
+        return bool(every.any())
+
     def broadcast(self, tensors, root):
         """The tensors of its member `root`, a rank within the group, become those of all members."""
         for tensor in tensors:

@@ -51,12 +51,12 @@ class Bucket:
         head = _HEAD + len(members)
         self._sizes = [head] * group.size  # of what each owner is sent
         self._places = []  # [member][slice]: where it begins in what its owner has
-        self._own = []  # (number of the member, the slice, where it begins, its push), of this process
+        self._declared = []  # (number of the member, the slice, where it begins, its push), of this process
         for number, slices in enumerate(self._slices):
             self._places.append([self._sizes[s.owner] for s in slices])
             for s in slices:
-                if s.is_own:
-                    self._own.append((number, s, self._sizes[s.owner], Push(s.tensor, None, priority=-s.priority)))
+                if s.tensor is not None:
+                    self._declared.append((number, s, self._sizes[s.owner], Push(s.tensor, None, priority=-s.priority)))
                 self._sizes[s.owner] += s.elements
         # Both are used twice: what was sent has been read when results come, and row 0 of what was
         # received becomes the sum, and then the result.
@@ -116,20 +116,21 @@ class Bucket:
         if weight not in (0.0, 1.0):
             total[len(head) :].div_(weight)  # A push is times its weight.
         self._host = total if total.is_cpu else total.to("cpu")
-        for number, _, place, push in self._own:
+        for number, s, place, push in self._declared:
             push.learning_rate = rates[number]
             push.program_steps = program_steps
-            push.flags = 0 if present[number] else _native.ABSENT
-            push.weight = weight
-            push.data = self._host.data_ptr() + place * self._host.element_size()
-            push.keep = self._host
-        return [push for _, _, _, push in self._own]
+            push.flags = 0 if s.is_own and present[number] else _native.ABSENT
+            push.weight = weight if s.is_own else 0.0
+            if s.is_own:
+                push.data = self._host.data_ptr() + place * self._host.element_size()
+                push.keep = self._host
+        return [push for _, _, _, push in self._declared]
 
     def own_parts(self):
         """(slice, room for its values in the memory of the host), of this process: for what is gathered besides
         exchanges."""
         self._host = host_zeros(self._own_size, self._dtype)
-        return [(s, self._host[place : place + s.elements]) for _, s, place, _ in self._own]
+        return [(s, self._host[place : place + s.elements]) for _, s, place, _ in self._declared if s.is_own]
 
     def take(self, results):
         """Of the first tickets, which have ended."""
@@ -139,10 +140,12 @@ class Bucket:
     def gather(self):
         """Sends all what this process owns: results of the exchange, or what was put into own_parts(); and in the place of
         each parameter's 1 or 0 what came of it."""
-        results = self._results or [Result(0, False, False)] * len(self._own)
+        results = self._results or [Result(0, False, False)] * len(self._declared)
         mine = host_zeros(max(self._sizes), self._dtype)
         mine[: self._own_size] = self._host
-        for (number, _, _, _), result in zip(self._own, results):
+        for (number, s, _, _), result in zip(self._declared, results):
+            if not s.is_own:
+                continue
             mine[_HEAD + number] = _IS_ABSENT if result.absent else _IS_NOT_FINITE if result.nonfinite else _IS_THERE
         n = self._group.size * max(self._sizes)
         out = self._sent[:n].view(self._group.size, -1)

@@ -21,8 +21,8 @@ _WHOLE_BYTES = 64 << 10
 
 @dataclass(frozen=True, eq=False)
 class Slice(Member):
-    """Elements `begin` to `begin + elements` of a parameter, which one process of each local group owns. Those of
-    one place in their local groups exchange it; of other slices `tensor` is None."""
+    """Elements `begin` to `begin + elements` of a parameter, which one process of each local group owns. `tensor` is None
+    of a slice that this process does not declare."""
 
     owner: int = 0  # rank within the group
     begin: int = 0
@@ -31,6 +31,10 @@ class Slice(Member):
     @property
     def shape(self):
         return (self.elements,)
+
+    @property
+    def memories(self):
+        return super().memories if self.is_own else []
 
     @property
     def local(self):
@@ -47,7 +51,8 @@ class SlicedExchange(NamedTuple):
 
 class SlicedParameterSet(ParameterSet):
     """Parameters of which each process of a LocalGroup exchanges slices, with those of the same place in the other
-    local groups."""
+    local groups. Where workers know no groups of ranks, as through a host's daemon, all exchange every slice, and have
+    nothing to say of those that they do not own."""
 
     def __init__(self, worker, *arguments, group, **options):
         super().__init__(worker, *arguments, **options)
@@ -59,7 +64,7 @@ class SlicedParameterSet(ParameterSet):
 
     @property
     def declared(self):
-        return [one for slices in self._slices.values() for one in slices if one.is_own]
+        return [one for slices in self._slices.values() for one in slices if one.tensor is not None]
 
     @property
     def steps(self):
@@ -94,13 +99,31 @@ class SlicedParameterSet(ParameterSet):
             for m in members
             for owner, begin, elements in cuts[m.name]
         ]
-        own = [s for s in slices if s.is_own]
-        numbers = self.partners.declare([self._declaration_of(s) for s in own], owner=self.reference) if own else []
-        known = {s.name: replace(s, tensor=number) for s, number in zip(own, numbers)}
+        known = self._numbered(slices)
         remaining = iter(slices)
         for m in members:
             self._slices[m.name] = [known.get(s.name, s) for _, s in zip(cuts[m.name], remaining)]
         return members
+
+    def _numbered(self, slices):
+        """Declares what this process is to: the slices with their numbers, by name."""
+        if self.partners is not self.worker:
+            own = [s for s in slices if s.is_own]
+            is_refused = False
+            try:
+                numbers = self._declare_among(self.partners, own)
+            except Unimplemented:  # Before anything was exchanged.
+                is_refused = True
+            if not self.group.any(is_refused):
+                return {s.name: replace(s, tensor=number) for s, number in zip(own, numbers)}
+            self.partners = self.worker
+        numbers = self._declare_among(self.worker, slices)
+        return {s.name: replace(s, tensor=number) for s, number in zip(slices, numbers)}
+
+    def _declare_among(self, worker, slices):
+        if not slices:
+            return []
+        return worker.declare([self._declaration_of(s) for s in slices], owner=self.reference)
 
     def _declaration_of(self, one):
         return Declaration(
@@ -112,7 +135,8 @@ class SlicedParameterSet(ParameterSet):
             warmup=one.options.warmup,
             momentum=one.options.momentum,
             fuse=True,
-            group=one.terms.group,
+            # What shares a frame has one weight in each worker, and so one owner.
+            group=one.terms.group * self.group.size + one.owner,
             rule=one.terms.rule,
         )
 
@@ -171,7 +195,7 @@ class SlicedParameterSet(ParameterSet):
     def _share_from(self, root, step, timeout):
         if root // self.group.size == self.worker.rank // self.group.size:
             self.group.broadcast([m.param for m in self.members], root % self.group.size)
-            for one in self.declared:
+            for one in (one for one in self.declared if one.is_own):
                 self._set_server_state(one, "weights", one.local, step, timeout)
         self.worker.barrier(f"{self.prefix}weights are set", timeout)
         self._gather_weights([m.param for m in self.members], self.worker.sync_weights, timeout, begins_with_own=True)
