@@ -82,6 +82,8 @@ class DumpServiceTest : public ::testing::Test {
     request.set_join_id(number);
     wire::JoinReply reply;
     grpc::ClientContext context;
+    // As a node does that cannot connect at once, where as many do on a machine under load.
+    context.set_wait_for_ready(true);
     // Its own connection: one takes so many calls at once.
     const auto stub = wire::Scheduler::NewStub(
         grpc::CreateCustomChannel(address(), grpc::InsecureChannelCredentials(), OwnConnection()));

@@ -82,7 +82,7 @@ class LocalGroup:
 
     def any(self, flag):
         """Whether it is true in any member."""
-        mine = torch.tensor([int(flag)], device="cuda" if self._backend == "nccl" else "cpu")
+        mine = torch.tensor([int(flag)], dtype=torch.int64, device="cuda" if self._backend == "nccl" else "cpu")
         every = torch.empty(self.size, 1, dtype=mine.dtype, device=mine.device)
         self.wait(self.gather(every, mine))
         return bool(every.any())
