@@ -178,11 +178,14 @@ class ControlPlaneSuite : public ::testing::TestWithParam<SchedulerKind> {
     }
   }
 
+  // A test that closes the connection, or ends, may cancel an acknowledgement whose answer is still
+  // on its way; whether the scheduler got it is seen in the declarations that wait for it.
   static void Acknowledging(ControlPlane* control, ControlPlane::Events* events) {
     events->on_catalogue = [control, record = std::move(events->on_catalogue)](SharedDelta delta) {
       const PlacementVersion version = delta->version;
       record(std::move(delta));
-      EXPECT_TRUE(control->AcknowledgePlacement(version).ok());
+      const absl::Status status = control->AcknowledgePlacement(version);
+      EXPECT_TRUE(status.ok() || absl::IsCancelled(status)) << status;
     };
   }
 
