@@ -44,6 +44,9 @@ class AutoTransport final : public ForwardingTransport {
   PublicKey KeyOf(ConnectionId connection) const override {
     return Of(connection)->KeyOf(IdWithin(connection));
   }
+  ConnectionFacts FactsOf(ConnectionId connection) const override {
+    return Of(connection)->FactsOf(IdWithin(connection));
+  }
   void Send(ConnectionId to, Frame frame, SendDone done) override {
     // The frame may have been made when all peers were on this machine, and so without a checksum.
     if (KindOf(to) == kNetwork) AddChecksum(&frame);

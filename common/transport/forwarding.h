@@ -30,6 +30,9 @@ class ForwardingTransport : public Transport {
   bool needs_checksums() const override { return inner_->needs_checksums(); }
   void Admit(Admission admission) override { inner_->Admit(std::move(admission)); }
   PublicKey KeyOf(ConnectionId connection) const override { return inner_->KeyOf(connection); }
+  ConnectionFacts FactsOf(ConnectionId connection) const override {
+    return inner_->FactsOf(connection);
+  }
   void Send(ConnectionId to, Frame frame, SendDone done) override {
     inner_->Send(to, std::move(frame), std::move(done));
   }

@@ -48,6 +48,7 @@ class LoopbackTransport final : public Transport {
   bool needs_checksums() const override { return true; }
   void Admit(Admission) override {}
   PublicKey KeyOf(ConnectionId) const override { return {}; }
+  ConnectionFacts FactsOf(ConnectionId) const override { return {.is_network = true}; }
   void Send(ConnectionId to, Frame frame, SendDone done) override {
     core_->Send(id_, to, std::move(frame), std::move(done));
   }

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "common/base/endpoint.h"
 #include "common/base/link_security.h"
 #include "common/base/memory_domain.h"
@@ -53,6 +54,17 @@ struct Peer {
 struct Admission {
   std::vector<PublicKey> keys;
   std::string secret;  // asked for as well where the listener is kAuthenticated
+};
+
+// What a transport knows of the way that a connection takes.
+struct ConnectionFacts {
+  bool is_network = false;  // it may leave the machine
+  // The least time that bytes took to the peer and back; 0 where it is not known.
+  absl::Duration round_trip;
+  // Bytes that the peer has acknowledged, and that have come from it, since the connection was made
+  // last, with those of protocols below the frames; 0 where they are not counted.
+  uint64_t bytes_sent = 0;
+  uint64_t bytes_received = 0;
 };
 
 // A carrier of whole frames between processes: each arrives at most once, and in any order. It does
@@ -114,6 +126,9 @@ class Transport {
   // with kEncrypted by its private half, with kAuthenticated by the job's secret. None where the
   // listener is kOpen, or the connection is gone.
   virtual PublicKey KeyOf(ConnectionId connection) const = 0;
+  // Returns what is known of a connection that Connect made. Nothing is known before a frame has
+  // come on it.
+  virtual ConnectionFacts FactsOf(ConnectionId connection) const = 0;
 
   // Sends a frame, and takes it over. An unknown connection ends in NotFound. Where the transport
   // limits them, a payload that is too long ends in InvalidArgument, and a frame for which a

@@ -39,6 +39,7 @@ class KeepingTransport final : public Transport {
   bool needs_checksums() const override { return true; }
   void Admit(Admission) override {}
   PublicKey KeyOf(ConnectionId) const override { return {}; }
+  ConnectionFacts FactsOf(ConnectionId) const override { return {}; }
   void Send(ConnectionId to, Frame frame, SendDone done) override {
     kept.push_back({to, std::move(frame), std::move(done)});
   }

@@ -70,6 +70,7 @@ class AutoTransportTest : public ::testing::Test {
     server_->Send(there.from, FrameOf(4, 100000), completions_.Expect());
     const Inbox::Item back = client_inbox_.WaitFor(before_back + 1).at(before_back);
     EXPECT_EQ(back.from, to);
+    EXPECT_EQ(client_->FactsOf(to).is_network, !over_memory);
     ExpectSameFrame(back.frame, FrameOf(4, 100000));
     server_inbox_.Clear();
     client_inbox_.Clear();

@@ -86,6 +86,7 @@ class PipeTransport final : public Transport {
   bool needs_checksums() const override { return true; }
   void Admit(Admission) override {}
   PublicKey KeyOf(ConnectionId) const override { return {}; }
+  ConnectionFacts FactsOf(ConnectionId) const override { return {}; }
   std::shared_ptr<MemoryDomain> memory() override { return HostMemory(); }
   TransportStats stats() const override { return counters_.Read(); }
   void Send(ConnectionId to, Frame frame, SendDone done) override {

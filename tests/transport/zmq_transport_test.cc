@@ -272,6 +272,32 @@ TEST_F(ZmqTransportTest, RefusesToSendTooMuch) {
   EXPECT_THAT(std::string(completions_.Last().message()), HasSubstr("1001"));
 }
 
+TEST_F(ZmqTransportTest, KnowsTheRoundTripAndTheBytesOfAConnectionOverTcpAlone) {
+  for (const std::string& address : {std::string("tcp://127.0.0.1:0"), ipc_address_}) {
+    Inbox inbox;
+    auto server = MakeTransport();
+    server->Start([&](ConnectionId from, Frame frame) {
+      server->Send(from, std::move(frame), [](const absl::Status&) {});
+    });
+    auto client = MakeTransport();
+    client->Start(inbox.Handler());
+    const ConnectionId to_server = *client->Connect(PeerAt(ListenAt(server.get(), address)));
+    EXPECT_FALSE(client->FactsOf(to_server).is_network) << "no frame has come on it";
+    client->Send(to_server, FrameOf(1, 100'000), [](const absl::Status&) {});
+    inbox.WaitFor(1);
+    const ConnectionFacts facts = client->FactsOf(to_server);
+    const bool is_tcp = address != ipc_address_;
+    EXPECT_EQ(facts.is_network, is_tcp);
+    EXPECT_EQ(facts.round_trip > absl::ZeroDuration(), is_tcp);
+    EXPECT_LT(facts.round_trip, absl::Seconds(1));
+    EXPECT_EQ(facts.bytes_sent > 100'000, is_tcp);
+    EXPECT_EQ(facts.bytes_received > 100'000, is_tcp);
+    client->Disconnect(to_server);
+    EXPECT_FALSE(client->FactsOf(to_server + 1).is_network) << "there is no such connection";
+    client.reset();
+  }
+}
+
 TEST_F(ZmqTransportTest, LetsOutWhatWasSentBeforeClose) {
   constexpr int kFrames = 16;
   auto server = MakeTransport({.linger = absl::Seconds(30)});

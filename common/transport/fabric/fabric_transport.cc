@@ -61,6 +61,7 @@ class FabricTransportImpl final : public FabricTransport {
     network()->Admit(std::move(admission));
   }
   PublicKey KeyOf(ConnectionId connection) const override;
+  ConnectionFacts FactsOf(ConnectionId connection) const override;
   void Send(ConnectionId to, Frame frame, SendDone done) override;
   std::shared_ptr<MemoryDomain> memory() override { return memory_; }
   TransportStats stats() const override;
@@ -249,6 +250,15 @@ PublicKey FabricTransportImpl::KeyOf(ConnectionId connection) const {
     if (cut_.contains(connection)) return {};
   }
   return network()->KeyOf(connection);
+}
+
+ConnectionFacts FabricTransportImpl::FactsOf(ConnectionId connection) const {
+  {
+    MutexLock lock(&mu_);
+    // A fabric has no windows of TCP, and a second session would take a second window of memory.
+    if (by_fabric_.contains(connection)) return {};
+  }
+  return network()->FactsOf(connection);
 }
 
 void FabricTransportImpl::SendByNetwork(ConnectionId to, Frame frame, SendDone done) {

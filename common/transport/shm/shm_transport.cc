@@ -116,6 +116,7 @@ class ShmTransportImpl final : public ShmTransport {
   bool needs_checksums() const override { return false; }
   void Admit(Admission admission) override;
   PublicKey KeyOf(ConnectionId connection) const override;
+  ConnectionFacts FactsOf(ConnectionId) const override { return {}; }
   void Send(ConnectionId to, Frame frame, SendDone done) override;
   std::shared_ptr<MemoryDomain> memory() override { return lent_; }
   TransportStats stats() const override { return counters_.Read(); }

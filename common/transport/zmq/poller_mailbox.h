@@ -20,6 +20,7 @@ class PollerMailbox {
   struct Connector {
     void* socket = nullptr;
     ConnectionId connection = 0;
+    int fd = -1;  // on which its last frames came; none before the first
   };
   // A frame to be sent.
   struct Outgoing {

@@ -11,12 +11,30 @@
 
 namespace bdn {
 
-uint64_t TcpBytesReceived(int fd) {
+namespace {
+
+// Returns zeros where it is no socket of TCP.
+tcp_info InfoOf(int fd) {
   tcp_info info{};  // an older kernel fills less of it
   socklen_t size = sizeof(info);
-  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return 0;
-  return info.tcpi_bytes_received;
+  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return {};
+  return info;
 }
+
+}  // namespace
+
+ConnectionFacts TcpFacts(int fd) {
+  const tcp_info info = InfoOf(fd);
+  // The kernel says "all ones" before it has seen one.
+  const bool has_least = info.tcpi_min_rtt > 0 && info.tcpi_min_rtt != ~uint32_t{0};
+  const uint32_t microseconds = has_least ? info.tcpi_min_rtt : info.tcpi_rtt;
+  return {.is_network = info.tcpi_state != 0,
+          .round_trip = absl::Microseconds(microseconds),
+          .bytes_sent = info.tcpi_bytes_acked,
+          .bytes_received = info.tcpi_bytes_received};
+}
+
+uint64_t TcpBytesReceived(int fd) { return InfoOf(fd).tcpi_bytes_received; }
 
 uint64_t TcpBytesRead(int fd) {
   const uint64_t received = TcpBytesReceived(fd);

@@ -3,7 +3,12 @@
 
 #include <cstdint>
 
+#include "common/transport/transport.h"
+
 namespace bdn {
+
+// Returns the round trip and the bytes of a connection of TCP; those of none where it is not one.
+ConnectionFacts TcpFacts(int fd);
 
 // Returns the bytes that have come on a connection so far; 0 where it is not TCP's, or the system
 // does not tell.

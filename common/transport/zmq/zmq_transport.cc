@@ -22,6 +22,7 @@
 #include "common/base/thread.h"
 #include "common/transport/transport_counters.h"
 #include "common/transport/zmq/poller_mailbox.h"
+#include "common/transport/zmq/tcp_bytes.h"
 #include "common/transport/zmq/zap_handler.h"
 #include "common/transport/zmq/zmq_address.h"
 #include "common/transport/zmq/zmq_listener.h"
@@ -81,6 +82,7 @@ class ZmqTransport final : public Transport {
     mailbox_.SayAdmissionsChanged();
   }
   PublicKey KeyOf(ConnectionId connection) const override;
+  ConnectionFacts FactsOf(ConnectionId connection) const override;
   void Send(ConnectionId to, Frame frame, SendDone done) override;
   std::shared_ptr<MemoryDomain> memory() override { return HostMemory(); }
   TransportStats stats() const override { return counters_.Read(); }
@@ -114,7 +116,8 @@ class ZmqTransport final : public Transport {
   void WaitForWork();
   void SendOne(Outgoing outgoing);
   void SendPayload(void* socket, Outgoing outgoing, std::shared_ptr<SendQueue> queue);
-  void ReceiveAsConnector(const Connector& connector);
+  void ReceiveAsConnector(Connector* connector);
+  void NoteDescriptor(int fd, Connector* connector) ABSL_LOCKS_EXCLUDED(mu_);
   void Deliver(ConnectionId from, Frame frame);
   ConnectionId OnNew(ZmqListener* listener, const PublicKey& key);
   void OnGone(ConnectionId connection);
@@ -141,6 +144,8 @@ class ZmqTransport final : public Transport {
   ConnectionId last_connection_ ABSL_GUARDED_BY(mu_) = 0;
   LinkSecurity security_ ABSL_GUARDED_BY(mu_) = LinkSecurity::kOpen;
   absl::flat_hash_map<ConnectionId, PublicKey> peer_keys_ ABSL_GUARDED_BY(mu_);
+  // Descriptors of connectors. ZeroMQ may have closed one, so they are only asked, never changed.
+  absl::flat_hash_map<ConnectionId, int> descriptors_ ABSL_GUARDED_BY(mu_);
 
   PollerMailbox mailbox_;
   Admissions admissions_;
@@ -219,6 +224,12 @@ PublicKey ZmqTransport::KeyOf(ConnectionId connection) const {
   return found == peer_keys_.end() ? PublicKey() : found->second;
 }
 
+ConnectionFacts ZmqTransport::FactsOf(ConnectionId connection) const {
+  MutexLock lock(&mu_);
+  const auto found = descriptors_.find(connection);
+  return found == descriptors_.end() ? ConnectionFacts() : TcpFacts(found->second);
+}
+
 void ZmqTransport::Send(ConnectionId to, Frame frame, SendDone done) {
   mailbox_.Add(Outgoing{to, std::move(frame), std::move(done)});
 }
@@ -276,6 +287,8 @@ void ZmqTransport::CloseConnector(ConnectionId connection) {
   DropUnsent(closed->socket);
   zmq_close(closed->socket);
   connectors_.erase(closed);
+  MutexLock lock(&mu_);
+  descriptors_.erase(connection);
 }
 
 void ZmqTransport::CloseSockets() {
@@ -330,7 +343,7 @@ void ZmqTransport::WaitForWork() {
   // After the reading, so that messages that could be read are not weighed as unended.
   for (const auto& listener : listeners_) listener->LimitMessages();
   for (size_t i = 0; i < connectors_.size(); ++i) {
-    if (poll_items_[first_connector + i].revents != 0) ReceiveAsConnector(connectors_[i]);
+    if (poll_items_[first_connector + i].revents != 0) ReceiveAsConnector(&connectors_[i]);
   }
 }
 
@@ -411,13 +424,22 @@ void ZmqTransport::Deliver(ConnectionId from, Frame frame) {
   handler_(from, std::move(frame));
 }
 
-void ZmqTransport::ReceiveAsConnector(const Connector& connector) {
+void ZmqTransport::NoteDescriptor(int fd, Connector* connector) {
+  if (std::exchange(connector->fd, fd) == fd) return;
+  MutexLock lock(&mu_);
+  descriptors_[connector->connection] = fd;
+}
+
+void ZmqTransport::ReceiveAsConnector(Connector* connector) {
   for (int i = 0; i < kReceiveBatch; ++i) {
     Frame frame;
-    const ReadResult result = ReadFrame(connector.socket, &frame, nullptr);
+    FrameOrigin origin;
+    const bool is_first = i == 0;
+    const ReadResult result = ReadFrame(connector->socket, &frame, is_first ? &origin : nullptr);
     if (result == ReadResult::kNothing) return;
+    if (is_first) NoteDescriptor(origin.fd, connector);
     if (result == ReadResult::kFrame) {
-      Deliver(connector.connection, std::move(frame));
+      Deliver(connector->connection, std::move(frame));
     } else {
       counters_.frames_malformed.Add();
     }
