@@ -45,6 +45,7 @@ struct Refused {
 };
 constexpr Refused kRefused[] = {
     {"overlap", "the recording does not say which part of the forward pass needs which tensor"},
+    {"connections", "a link's rate holds for all connections together"},
     {"io-threads", "it does not share a machine's processors out among threads"},
     {"min-compress-bytes", "the recording does not say which tensors share a key"},
     {"tau", "what a program does between two exchanges changes with it"},

@@ -385,7 +385,7 @@ void Server::OnFrame(ConnectionId from, Frame frame) {
       ++frames_forged_;
       return;
     } else {
-      sessions_->OnHeard(from);
+      sessions_->OnHeard(from, frame.header.key);
     }
     if (sender.ok() && frame.header.type == FrameType::kPush) {
       // Before the push is posted: it is to be handled with the priority that it brings.
@@ -462,7 +462,8 @@ void Server::SendTo(NodeId node, Frame frame) {
   int32_t priority;
   {
     MutexLock lock(&mu_);
-    connection = sessions_->ConnectionOf(node);
+    connection = sessions_->ConnectionOf(node, frame.header.key);
+    if (IsResult(frame)) sessions_->OnResult(node, frame.header.key);
     priority = shard_map_.PlaceOf(frame.header.key).priority;
   }
   if (frame.header.type == FrameType::kReply) {

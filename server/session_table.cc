@@ -23,48 +23,64 @@ absl::Status SessionTable::OnHello(ConnectionId connection, const PublicKey& key
   if (!key.empty() && node->public_key != key) {
     return PermissionDenied("this connection has not the key of node %d", hello.node);
   }
-  const auto known = nodes_.find(connection);
-  if (known != nodes_.end() && known->second != hello.node) {
+  const auto known = node_of_.find(connection);
+  if (known != node_of_.end() && known->second != hello.node) {
     return PermissionDenied("this connection belongs to node %d, not to node %d", known->second,
                             hello.node);
   }
-  if (known == nodes_.end()) {
-    nodes_[connection] = hello.node;
-    connections_[hello.node].push_back(connection);
+  Node& its = nodes_[hello.node];
+  if (known == node_of_.end()) {
+    node_of_[connection] = hello.node;
+    its.connections.push_back(connection);
   }
-  OnHeard(connection);
+  OnHeard(connection, &its);
   return absl::OkStatus();
 }
 
-void SessionTable::OnHeard(ConnectionId connection) {
-  std::vector<ConnectionId>& connections = connections_[nodes_.at(connection)];
+void SessionTable::OnHeard(ConnectionId connection, Node* node) {
   // The usual case, which costs no change of the list.
-  if (connections.back() == connection) return;
-  std::erase(connections, connection);
-  connections.push_back(connection);
+  if (node->connections.back() == connection) return;
+  std::erase(node->connections, connection);
+  node->connections.push_back(connection);
+}
+
+void SessionTable::OnHeard(ConnectionId connection, Key key) {
+  Node& node = nodes_[node_of_.at(connection)];
+  OnHeard(connection, &node);
+  if (node.connections.size() == 1) return;
+  if (node.asked.size() < kMostAsked || node.asked.contains(key)) node.asked[key] = connection;
 }
 
 void SessionTable::Forget(ConnectionId connection) {
-  const auto found = nodes_.find(connection);
-  if (found == nodes_.end()) return;
-  const auto connections = connections_.find(found->second);
-  std::erase(connections->second, connection);
-  if (connections->second.empty()) connections_.erase(connections);
-  nodes_.erase(found);
+  const auto found = node_of_.find(connection);
+  if (found == node_of_.end()) return;
+  const auto node = nodes_.find(found->second);
+  std::erase(node->second.connections, connection);
+  if (node->second.connections.size() == 1) node->second.asked.clear();
+  if (node->second.connections.empty()) nodes_.erase(node);
+  node_of_.erase(found);
 }
 
 absl::StatusOr<NodeId> SessionTable::NodeOf(ConnectionId connection) const {
-  const auto found = nodes_.find(connection);
-  if (found == nodes_.end()) {
+  const auto found = node_of_.find(connection);
+  if (found == node_of_.end()) {
     return Unauthenticated("say hello first: this connection is nobody's yet");
   }
   return found->second;
 }
 
-absl::StatusOr<ConnectionId> SessionTable::ConnectionOf(NodeId node) const {
-  const auto found = connections_.find(node);
-  if (found == connections_.end()) return NotFound("node %d has no connection", node);
-  return found->second.back();
+absl::StatusOr<ConnectionId> SessionTable::ConnectionOf(NodeId node, Key key) const {
+  const auto found = nodes_.find(node);
+  if (found == nodes_.end()) return NotFound("node %d has no connection", node);
+  const auto asked = found->second.asked.find(key);
+  // One that is gone since has left its entry behind.
+  const bool is_there = asked != found->second.asked.end() && node_of_.contains(asked->second);
+  return is_there ? asked->second : found->second.connections.back();
+}
+
+void SessionTable::OnResult(NodeId node, Key key) {
+  const auto found = nodes_.find(node);
+  if (found != nodes_.end()) found->second.asked.erase(key);
 }
 
 }  // namespace bdn

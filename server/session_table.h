@@ -17,7 +17,8 @@
 namespace bdn {
 
 // A table of the node that each connection belongs to, and of the connection on which each node's
-// replies go: the one on which the node was heard last. A state machine; not thread-safe.
+// replies go: the one on which it was heard last about the key. A worker that is far away divides
+// its keys among several connections, and so the results. A state machine; not thread-safe.
 class SessionTable {
  public:
   // `secret` is the data secret that JoinReply gave to the nodes of this job.
@@ -34,26 +35,38 @@ class SessionTable {
   // another public key, or the connection belongs to another node; the error reveals nothing that
   // hellos on this connection did not say. Unavailable: no membership is known yet.
   absl::Status OnHello(ConnectionId connection, const PublicKey& key, const Hello& hello);
-  // Notes that a frame has come on a connection that has said hello.
-  void OnHeard(ConnectionId connection);
+  // Notes that a frame about a key has come on a connection that has said hello.
+  void OnHeard(ConnectionId connection, Key key);
   // Forgets a connection that is gone for good.
   void Forget(ConnectionId connection);
 
   // Returns the node that said hello on `connection`. Unauthenticated: none did.
   absl::StatusOr<NodeId> NodeOf(ConnectionId connection) const;
-  // Returns the connection for a node's replies. NotFound: no connection is left on which it said
-  // hello.
-  absl::StatusOr<ConnectionId> ConnectionOf(NodeId node) const;
+  // Returns the connection for a frame to a node about a key. NotFound: no connection is left on
+  // which it said hello.
+  absl::StatusOr<ConnectionId> ConnectionOf(NodeId node, Key key) const;
+  // Notes that a key's result goes to a node: what it asks next comes on any connection.
+  void OnResult(NodeId node, Key key);
   // Returns the number of connections that have said hello and are not gone.
-  size_t size() const { return nodes_.size(); }
+  size_t size() const { return node_of_.size(); }
 
  private:
+  // The most keys of a node whose connections are remembered; a worker has fewer requests open.
+  static constexpr size_t kMostAsked = 65536;
+
+  struct Node {
+    std::vector<ConnectionId> connections;  // the one on which it was heard last at the end
+    // The connections on which it asked about keys; none while it has only one.
+    absl::flat_hash_map<Key, ConnectionId> asked;
+  };
+
+  void OnHeard(ConnectionId connection, Node* node);
+
   const std::string job_id_;
   const std::string secret_;
   std::shared_ptr<const Membership> membership_;
-  absl::flat_hash_map<ConnectionId, NodeId> nodes_;
-  // Each node's connections, with the one on which it was heard last at the end.
-  absl::flat_hash_map<NodeId, std::vector<ConnectionId>> connections_;
+  absl::flat_hash_map<ConnectionId, NodeId> node_of_;
+  absl::flat_hash_map<NodeId, Node> nodes_;
 };
 
 }  // namespace bdn

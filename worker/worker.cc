@@ -75,6 +75,8 @@ constexpr MetricRow<Counts> kMetrics[] = {
      [](const Counts& now) { return now.requests.resends; }},
     {{"reconnects", kCounter, "So many connections were made anew because a server was silent."},
      [](const Counts& now) { return now.requests.reconnects; }},
+    {{"server_connections", kGauge, "So many connections to servers are open or being made."},
+     [](const Counts& now) { return now.connections; }},
     {{"keys_recovered", kCounter, "So many keys of lost servers are whole again on others."},
      [](const Counts& now) { return now.recovery.recoveries; }},
     {{"pushes_repeated", kCounter,
@@ -183,7 +185,7 @@ void Worker::MakeParts() {
                             .token = joined_.data_secret,
                             .probe_interval = options_.probe_interval,
                             .timeout = options_.wait_timeout},
-      transport_.get(), clock_, stages_.get(), history_.get());
+      transport_.get(), clock_, stages_.get(), history_.get(), options_.connections);
   exchanges_ = std::make_unique<Exchanges>(
       ExchangePipeline::Options{.context = {.run_seed = joined_.config.run_seed,
                                             .rank = joined_.rank,
@@ -820,6 +822,7 @@ Worker::Counts Worker::counts() const {
       .highest_step = exchanges_->highest_step(),
       .traffic = transport_->stats(),
       .requests = requests_->stats(),
+      .connections = requests_->Connections(),
       .recovery = requests_->recovery_stats(),
       .silent_seconds = static_cast<uint64_t>(absl::ToInt64Seconds(control_->SchedulerSilence()))};
   MutexLock lock(tensors_.mutex());

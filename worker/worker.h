@@ -50,6 +50,7 @@ class Worker final : public Client {
     absl::Duration join_timeout = absl::Minutes(2);
     absl::Duration wait_timeout = absl::Minutes(30);  // for an answer that a server owes
     absl::Duration probe_interval = absl::Seconds(1);
+    int connections = 0;  // to each server; 0: as many as its distance asks for
     // Optional: called once, under no lock, when the job cannot go on.
     std::function<void(const absl::Status&)> failed;
     // Optional: called under no lock, one call after the other, when presence() has changed. No
@@ -84,6 +85,7 @@ class Worker final : public Client {
     uint64_t tickets_ended = 0;
     TransportStats traffic;
     RequestStats requests;
+    size_t connections = 0;  // to all servers
     RecoveryStats recovery;
     uint64_t silent_seconds = 0;  // as ControlPlane::SchedulerSilence
   };

@@ -75,6 +75,10 @@ constexpr Setting kQualityGuard = {
 constexpr Setting kConnectionTimeout = {
     "connection-timeout", "10s",
     "replace a connection whose other end was silent for so long; 0s for never"};
+constexpr Setting kConnections = {
+    "connections", "auto",
+    "connections to each server over the network, 1 to 64; auto: one, and up to 8 to a server that "
+    "is far away and has much to carry"};
 constexpr Setting kMaxBytesInFlight = {
     "max-bytes-in-flight", "16MiB",
     "encoded bytes being sent at once: of a worker's pushes, and of replies to one worker; the "
@@ -232,6 +236,7 @@ constexpr Setting kHostSettings[] = {
     kFabricWindow,
     kIoThreads,
     kConnectionTimeout,
+    kConnections,
     kLink,
     kWaitTimeout,
     kProbeInterval,
@@ -273,6 +278,7 @@ constexpr Setting kWorkerSettings[] = {
     kFabricWindow,
     kIoThreads,
     kConnectionTimeout,
+    kConnections,
     kLink,
     {"push", "none", "codec of gradients to the servers, e.g. ef(onebit(block=256))"},
     {"pull", "none", "codec of sums to the workers, e.g. ef(onebit(block=256))"},

@@ -96,6 +96,7 @@ _GAUGES = {
     "size": "The job has so many workers.",
     "step": "This step is the highest that has ended here.",
     "tensors": "So many tensors are declared and not retired, broadcasts included.",
+    "server_connections": "So many connections to servers are open or being made.",
     "log_bytes": "So many bytes of answered pushes and of last replies are kept for a server that may be lost.",
     "snapshot_bytes": "So many bytes of snapshots of servers' keys are kept for a server that may be lost.",
     "scheduler_silence_seconds": "The scheduler has answered last so many seconds ago; it is asked at every heartbeat.",

@@ -10,6 +10,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
+constexpr Key kKey = Key::Of(1, 0);
 constexpr PublicKey kKeys[] = {{{1}}, {{2}}};
 
 Hello HelloOf(Rank rank) { return {.job_id = "job", .node = WorkerNode(rank), .token = "secret"}; }
@@ -30,20 +31,52 @@ class SessionTableTest : public ::testing::Test {
 
 TEST_F(SessionTableTest, KnowsNobodyBeforeHello) {
   EXPECT_EQ(table_.NodeOf(1).status().code(), absl::StatusCode::kUnauthenticated);
-  EXPECT_EQ(table_.ConnectionOf(WorkerNode(0)).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(table_.ConnectionOf(WorkerNode(0), kKey).status().code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(SessionTableTest, SendsRepliesWhereTheNodeWasHeardLast) {
   ASSERT_TRUE(OnHello(1, HelloOf(0)).ok());
-  EXPECT_EQ(*table_.ConnectionOf(WorkerNode(0)), 1u);
+  EXPECT_EQ(*table_.ConnectionOf(WorkerNode(0), kKey), 1u);
   ASSERT_TRUE(OnHello(2, HelloOf(0)).ok());
-  EXPECT_EQ(*table_.ConnectionOf(WorkerNode(0)), 2u);
+  EXPECT_EQ(*table_.ConnectionOf(WorkerNode(0), kKey), 2u);
   // A stale connection brings what was on its way: the next frame of the live one mends it.
   ASSERT_TRUE(OnHello(1, HelloOf(0)).ok());
-  EXPECT_EQ(*table_.ConnectionOf(WorkerNode(0)), 1u);
-  table_.OnHeard(2);
-  EXPECT_EQ(*table_.ConnectionOf(WorkerNode(0)), 2u);
+  EXPECT_EQ(*table_.ConnectionOf(WorkerNode(0), kKey), 1u);
+  table_.OnHeard(2, kKey);
+  EXPECT_EQ(*table_.ConnectionOf(WorkerNode(0), kKey), 2u);
   EXPECT_EQ(*table_.NodeOf(1), WorkerNode(0));
+}
+
+TEST_F(SessionTableTest, SendsAKeysResultWhereTheKeyWasAskedFor) {
+  for (const ConnectionId connection : {1, 2, 3}) ASSERT_TRUE(OnHello(connection, HelloOf(0)).ok());
+  const auto to = [&](uint32_t tensor) {
+    return *table_.ConnectionOf(WorkerNode(0), Key::Of(tensor, 0));
+  };
+  table_.OnHeard(1, Key::Of(1, 0));
+  table_.OnHeard(2, Key::Of(2, 0));
+  table_.OnHeard(3, Key::Of(3, 0));
+  EXPECT_EQ(to(1), 1u);
+  EXPECT_EQ(to(2), 2u);
+  EXPECT_EQ(to(3), 3u);
+  EXPECT_EQ(to(4), 3u) << "where the node was heard last";
+  table_.OnHeard(2, Key::Of(1, 0));
+  EXPECT_EQ(to(1), 2u) << "a probe came by another way";
+  table_.OnResult(WorkerNode(0), Key::Of(1, 0));
+  table_.OnHeard(3, Key::Of(2, 0));
+  EXPECT_EQ(to(1), 3u);
+  table_.Forget(3);
+  EXPECT_EQ(to(2), 2u) << "its connection is gone: another one of the node";
+  EXPECT_EQ(to(3), 2u);
+  table_.OnResult(WorkerNode(1), Key::Of(1, 0));  // it has no connection
+}
+
+TEST_F(SessionTableTest, RemembersABoundedNumberOfKeys) {
+  for (const ConnectionId connection : {1, 2}) ASSERT_TRUE(OnHello(connection, HelloOf(0)).ok());
+  for (uint32_t tensor = 1; tensor <= 100'000; ++tensor) table_.OnHeard(1, Key::Of(tensor, 0));
+  table_.OnHeard(2, Key::Of(7, 0));
+  EXPECT_EQ(*table_.ConnectionOf(WorkerNode(0), Key::Of(1, 0)), 1u);
+  EXPECT_EQ(*table_.ConnectionOf(WorkerNode(0), Key::Of(7, 0)), 2u);
+  EXPECT_EQ(*table_.ConnectionOf(WorkerNode(0), Key::Of(99'999, 0)), 2u) << "heard last";
 }
 
 TEST_F(SessionTableTest, ForgetsConnectionsThatAreGone) {
@@ -52,14 +85,14 @@ TEST_F(SessionTableTest, ForgetsConnectionsThatAreGone) {
     if (connection > 2) table_.Forget(connection - 1);
   }
   EXPECT_EQ(table_.size(), 2u);
-  EXPECT_EQ(*table_.ConnectionOf(WorkerNode(0)), 1000u);
+  EXPECT_EQ(*table_.ConnectionOf(WorkerNode(0), kKey), 1000u);
   table_.Forget(1000);
-  EXPECT_EQ(*table_.ConnectionOf(WorkerNode(0)), 1u);
+  EXPECT_EQ(*table_.ConnectionOf(WorkerNode(0), kKey), 1u);
   table_.Forget(1);
   table_.Forget(1);
   table_.Forget(77);
   EXPECT_EQ(table_.size(), 0u);
-  EXPECT_EQ(table_.ConnectionOf(WorkerNode(0)).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(table_.ConnectionOf(WorkerNode(0), kKey).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(table_.NodeOf(1).status().code(), absl::StatusCode::kUnauthenticated);
 }
 

@@ -274,7 +274,7 @@ void SimulatedJob::HandleAtServer(Server* server) {
           to_connections.push_back({from, MakeFrame(header, EncodeError(sender.status()))});
           continue;
         }
-        server->sessions.OnHeard(from);
+        server->sessions.OnHeard(from, frame.header.key);
         (void)server->shard_map.PlaceOf(frame.header.key);
         for (Outgoing& out : server->shard.OnFrame(*sender, frame)) sends.push_back(std::move(out));
       }
@@ -297,7 +297,8 @@ void SimulatedJob::Answer(Server* server, Sends sends) {
     to.reserve(end - begin);
     Measure(SimulatedSide::kServer, FrameTypeName(type), [&] {
       for (size_t i = begin; i < end; ++i) {
-        to.push_back(server->sessions.ConnectionOf(sends[i].to).value_or(kNoConnection));
+        const Key key = sends[i].frame.header.key;
+        to.push_back(server->sessions.ConnectionOf(sends[i].to, key).value_or(kNoConnection));
       }
       return to.size();
     });

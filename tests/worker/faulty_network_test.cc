@@ -38,17 +38,18 @@ class LeapingClock final : public Clock {
   ManualClock leapt_;  // from the epoch on
 };
 
-Worker::Options Impatient() {
+Worker::Options Impatient(int connections = 0) {
   Worker::Options options;
   options.probe_interval = absl::Milliseconds(3);
+  options.connections = connections;
   return options;
 }
 
 // Returns the results of three workers after `steps` of training-like exchanges.
-std::vector<Floats> Train(LocalCluster::TransportFactory factory, int steps) {
+std::vector<Floats> Train(LocalCluster::TransportFactory factory, int steps, int connections = 0) {
   std::vector<Floats> sums(3, Floats(kElements, 0.0f));
   ClusterRig rig(3, {"--servers=2", "--min-compress-bytes=0", "--partition-bytes=4096"},
-                 Impatient(), std::move(factory));
+                 Impatient(connections), std::move(factory));
   rig.OnEach([&](Worker& worker, int rank) {
     const auto ids =
         worker.Declare({Tensor("w", kElements, "ef(onebit)", "ef(topk(ratio=0.1))")}, kLong);
@@ -135,6 +136,16 @@ TEST_P(FaultyNetwork, GivesTheBitsOfACalmOne) {
   const std::vector<Floats> faulty = Train(network.Factory(), 15);
   network.net().ClearFaults();
   EXPECT_EQ(calm[0], calm[1]);
+  EXPECT_EQ(faulty, calm);
+}
+
+TEST_P(FaultyNetwork, GivesTheBitsOfACalmOneWithThreeConnectionsToAServer) {
+  const std::vector<Floats> calm = Train(nullptr, 15);
+  PumpedNetwork network;
+  network.net().Randomize(GetParam(),
+                          {.drop = 0.05, .duplicate = 0.1, .corrupt = 0.05, .reorder = true});
+  const std::vector<Floats> faulty = Train(network.Factory(), 15, /*connections=*/3);
+  network.net().ClearFaults();
   EXPECT_EQ(faulty, calm);
 }
 

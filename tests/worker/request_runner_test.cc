@@ -1,11 +1,14 @@
 #include "worker/pipeline/request_runner.h"
 
 #include <latch>
+#include <map>
 #include <optional>
+#include <set>
 #include <thread>
 
 #include "common/base/status.h"
 #include "common/wire/headers.h"
+#include "common/wire/message.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/manual_clock.h"
@@ -22,20 +25,22 @@ constexpr Key kKey = Key::Of(1, 0);
 // A runner, and a server that a test plays by hand, over a network that it steps.
 class RequestRunnerTest : public ::testing::Test {
  protected:
-  RequestRunnerTest() {
+  explicit RequestRunnerTest(int connections = 0) {
     server_->Start([this](ConnectionId from, Frame frame) {
       worker_ = from;
+      from_.push_back(from);
       received_.push_back(std::move(frame));
     });
     EXPECT_TRUE(server_->Listen("loopback://server").ok());
     transport_->Start([this](ConnectionId from, Frame frame) { runner_->OnFrame(from, frame); });
     runner_.emplace(
         RequestTable::Options{.self = WorkerNode(0), .job_id = "job", .timeout = absl::Minutes(1)},
-        transport_.get(), &clock_);
+        transport_.get(), &clock_, nullptr, nullptr, connections);
     EXPECT_TRUE(runner_->SetMembership(MakeMembership(2)).ok());
     network_.DeliverAll();
     Answer(HelloHeader(kServerNode));
     received_.clear();
+    from_.clear();
   }
   ~RequestRunnerTest() override {
     runner_->Stop();
@@ -67,6 +72,7 @@ class RequestRunnerTest : public ::testing::Test {
   std::optional<RequestRunner> runner_;
   ConnectionId worker_ = 0;  // as the server knows it
   std::vector<Frame> received_;
+  std::vector<ConnectionId> from_;  // the connection of each of these
   int sent_ = 0;
   std::vector<absl::StatusOr<Frame>> answers_;
 };
@@ -225,6 +231,82 @@ TEST_F(RequestRunnerTest, ASilentServerIsConnectedToAnew) {
   EXPECT_EQ(received_.back().header.type, FrameType::kHello);
   Answer(HelloHeader(kServerNode));
   EXPECT_EQ(received_.back().header.type, FrameType::kPush);
+}
+
+// A runner with three connections to the server, on each of which the server has greeted.
+class RequestRunnerOfThreeTest : public RequestRunnerTest {
+ protected:
+  RequestRunnerOfThreeTest() : RequestRunnerTest(3) {
+    // The timer's thread makes the other two once the first is heard.
+    while (received_.size() < 2) EXPECT_TRUE(network_.WaitAndStep());
+    EXPECT_EQ(runner_->Connections(), 3u);
+    for (size_t i = 0; i < received_.size(); ++i) {
+      EXPECT_EQ(received_[i].header.type, FrameType::kHello);
+      worker_ = from_[i];
+      Answer(HelloHeader(kServerNode));
+    }
+    received_.clear();
+    from_.clear();
+  }
+
+  absl::Status SubmitKey(uint32_t tensor, Step step) {
+    return runner_->Submit(
+        {.frame = MakePush(Key::Of(tensor, 0), step, 0, {1, 2, 3, 4}),
+         .server = kServerNode,
+         .tensor = "w"},
+        {.answered = [this](auto outcome) { answers_.push_back(outcome.frame); }});
+  }
+};
+
+TEST_F(RequestRunnerOfThreeTest, DividesItsPushesAmongThem) {
+  for (uint32_t tensor = 1; tensor <= 30; ++tensor) ASSERT_TRUE(SubmitKey(tensor, 1).ok());
+  network_.DeliverAll();
+  std::map<ConnectionId, int> pushes;
+  for (const ConnectionId from : from_) ++pushes[from];
+  EXPECT_THAT(pushes, ::testing::SizeIs(3));
+  for (const auto& [from, count] : pushes) EXPECT_NEAR(count, 10, 1) << from;
+  // Answers come on any of them.
+  for (size_t i = 0; i < 30; ++i) {
+    worker_ = from_[(i + 1) % from_.size()];
+    Answer(AnswerTo(received_[i].header, FrameType::kReply));
+  }
+  EXPECT_EQ(answers_.size(), 30u);
+}
+
+TEST_F(RequestRunnerOfThreeTest, AProbeFollowsItsPush) {
+  for (uint32_t tensor = 1; tensor <= 7; ++tensor) ASSERT_TRUE(SubmitKey(tensor, 1).ok());
+  network_.DeliverAll();
+  std::map<Key, ConnectionId> pushed_on;
+  for (size_t i = 0; i < 7; ++i) pushed_on[received_[i].header.key] = from_[i];
+  clock_.Advance(absl::Seconds(1));
+  while (received_.size() < 14) ASSERT_TRUE(network_.WaitAndStep());
+  for (size_t i = 7; i < 14; ++i) {
+    EXPECT_EQ(received_[i].header.type, FrameType::kProbe);
+    EXPECT_EQ(from_[i], pushed_on.at(received_[i].header.key));
+  }
+}
+
+TEST_F(RequestRunnerOfThreeTest, AServerThatForgotOneIsGreetedOnAll) {
+  ASSERT_TRUE(SubmitKey(1, 1).ok());
+  network_.DeliverAll();
+  const Frame push = received_.back();
+  Answer(AnswerTo(push.header, FrameType::kError),
+         EncodeError(absl::UnauthenticatedError("say hello first")));
+  ASSERT_EQ(received_.size(), 4u);
+  std::set<ConnectionId> greeted(from_.begin() + 1, from_.end());
+  EXPECT_THAT(greeted, ::testing::SizeIs(3));
+  Answer(HelloHeader(kServerNode));
+  EXPECT_EQ(received_.back().header.type, FrameType::kPush);
+  Answer(AnswerTo(push.header, FrameType::kReply));
+  EXPECT_EQ(answers_.size(), 1u);
+}
+
+TEST_F(RequestRunnerOfThreeTest, AServerThatIsOutIsLetGoWithAll) {
+  auto membership = std::make_shared<Membership>(*MakeMembership(2, /*epoch=*/2));
+  membership->servers.clear();
+  membership->MakeIndex();
+  ASSERT_TRUE(runner_->SetMembership(membership).ok());
+  EXPECT_EQ(runner_->Connections(), 0u);
 }
 
 TEST_F(RequestRunnerTest, NamesTheAddressThatItCannotConnectTo) {

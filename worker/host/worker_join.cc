@@ -7,6 +7,7 @@
 #include "common/cluster/host_and_pid.h"
 #include "common/cluster/scheduler_client.h"
 #include "common/transport/transport_factory.h"
+#include "worker/pipeline/server_links.h"
 
 namespace bdn {
 
@@ -20,6 +21,9 @@ absl::StatusOr<Worker::Options> ReadWorkerOptions(const Config& config) {
   BDN_ASSIGN_OR_RETURN(options.join_timeout, config.Duration("join-timeout"));
   BDN_ASSIGN_OR_RETURN(options.wait_timeout, config.Duration("wait-timeout"));
   BDN_ASSIGN_OR_RETURN(options.probe_interval, config.Duration("probe-interval"));
+  if (config.Text("connections") != "auto") {
+    BDN_ASSIGN_OR_RETURN(options.connections, config.Int("connections", 1, ServerLinks::kMost));
+  }
   BDN_ASSIGN_OR_RETURN(options.stage_clock, ParseStageTimes(config.Text("stage-times")));
   BDN_ASSIGN_OR_RETURN(options.recorder, ReadRecorderOptions(config));
   BDN_ASSIGN_OR_RETURN(options.quality, ReadQualityOptions(config));

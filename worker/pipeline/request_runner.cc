@@ -16,6 +16,8 @@ namespace {
 constexpr absl::Duration kFirstReport = absl::Seconds(5);
 constexpr absl::Duration kNextReports = absl::Seconds(30);
 
+uint64_t BytesOf(const Frame& frame) { return kHeaderBytes + frame.payload.size(); }
+
 absl::Status Unreachable(const NodeInfo& server, size_t others) {
   const Endpoint* const network = NetworkEndpoint(server.endpoints);
   const bool is_advertised = network != nullptr && network->bound != network->address;
@@ -32,7 +34,8 @@ absl::Status Unreachable(const NodeInfo& server, size_t others) {
 }  // namespace
 
 RequestRunner::RequestRunner(const RequestTable::Options& options, Transport* transport,
-                             const Clock* clock, StageTimes* stages, HistoryFile* history)
+                             const Clock* clock, StageTimes* stages, HistoryFile* history,
+                             int connections)
     : transport_(transport),
       secret_(options.token),
       timeout_(options.timeout),
@@ -40,6 +43,7 @@ RequestRunner::RequestRunner(const RequestTable::Options& options, Transport* tr
       stages_(stages),
       history_(history),
       table_(options),
+      links_(connections),
       timer_(StartThread("bdn-requests", [this] { Run(); })) {}
 
 RequestRunner::~RequestRunner() { Stop(); }
@@ -58,7 +62,7 @@ absl::Status RequestRunner::SetMembership(std::shared_ptr<const Membership> memb
   for (const NodeInfo& server : membership->servers) {
     {
       MutexLock lock(&mu_);
-      if (connections_.contains(server.id)) continue;
+      if (links_.Has(server.id)) continue;
     }
     auto connection = Connect(server);
     if (!connection.ok()) {
@@ -66,9 +70,8 @@ absl::Status RequestRunner::SetMembership(std::shared_ptr<const Membership> memb
                                                            NetworkUrl(server.endpoints)));
     }
     MutexLock lock(&mu_);
-    connections_[server.id] = *connection;
+    (void)links_.Set(server.id, *connection);  // it has had none
     servers_[server.id] = server;
-    nodes_[*connection] = server.id;
   }
   Work work;
   std::vector<ConnectionId> gone;
@@ -77,9 +80,8 @@ absl::Status RequestRunner::SetMembership(std::shared_ptr<const Membership> memb
     for (auto server = servers_.begin(); server != servers_.end();) {
       const auto next = server++;
       if (membership->Find(next->first) != nullptr) continue;
-      const auto connection = connections_.extract(next->first);
-      nodes_.erase(connection.mapped());
-      gone.push_back(connection.mapped());
+      const std::vector<ConnectionId> its = links_.Remove(next->first);
+      gone.insert(gone.end(), its.begin(), its.end());
       servers_.erase(next);
     }
     work = Prepare(table_.SetMembership(std::move(membership), clock_->Now()));
@@ -149,10 +151,16 @@ void RequestRunner::OnFrame(ConnectionId from, Frame frame) {
   Work work;
   {
     MutexLock lock(&mu_);
-    // A connection that Reconnect has replaced is not in the map, so its late frames are dropped.
-    const auto node = nodes_.find(from);
-    if (node == nodes_.end()) return;
-    work = Prepare(table_.OnFrame(node->second, frame, clock_->Now()));
+    // A connection that Reconnect has replaced is unknown, so its late frames are dropped.
+    const NodeId server = links_.ServerOf(from);
+    if (server == 0) return;
+    const absl::Time now = clock_->Now();
+    links_.OnHeard(from);
+    work = Prepare(table_.OnFrame(server, frame, now));
+    if (links_.IsDue(server, now)) {
+      looks_.push_back(server);
+      wake_.Signal();
+    }
     // Only these can end the wait of AwaitServers: the first frame from a server is one of them.
     if (frame.header.type == FrameType::kHello || frame.header.type == FrameType::kError) {
       heard_.SignalAll();
@@ -172,25 +180,62 @@ void RequestRunner::Reconnect(const NodeInfo& server) {
   LogWarning("server %d at %s is silent: %s", server.rank, NetworkUrl(server.endpoints),
              connection.ok() ? "connected anew" : connection.status().ToString());
   if (!connection.ok()) return;
-  ConnectionId former;
+  std::vector<ConnectionId> former = {*connection};
   {
     MutexLock lock(&mu_);
-    const auto found = connections_.find(server.id);
-    if (found == connections_.end()) {  // it is out since
-      former = *connection;
-    } else {
-      nodes_.erase(found->second);
-      former = std::exchange(found->second, *connection);
-      nodes_[found->second] = server.id;
-    }
+    if (links_.Has(server.id)) former = links_.Set(server.id, *connection);  // else it is out since
   }
-  transport_->Disconnect(former);
+  for (const ConnectionId each : former) transport_->Disconnect(each);
 }
 
-void RequestRunner::OnSendDone(Key key, uint64_t request) {
+void RequestRunner::LookAt(NodeId server) {
+  std::vector<ConnectionId> connections;
+  {
+    MutexLock lock(&mu_);
+    connections = links_.Of(server);
+  }
+  std::vector<ConnectionFacts> facts;
+  for (const ConnectionId each : connections) facts.push_back(transport_->FactsOf(each));
+  int more = 0;
+  NodeInfo info;
+  {
+    MutexLock lock(&mu_);
+    more = links_.WantsMore(server, facts, clock_->Now());
+    const auto found = servers_.find(server);
+    if (found == servers_.end()) return;
+    info = found->second;
+  }
+  if (more <= 0) return;
+  LogInfo("server %d at %s has a round trip of %s: %d connections to it", info.rank,
+          NetworkUrl(info.endpoints), absl::FormatDuration(facts[0].round_trip),
+          static_cast<int>(connections.size()) + more);
+  for (int i = 0; i < more; ++i) AddConnection(info, connections[0]);
+}
+
+// The new connection takes frames once the server has answered this hello on it.
+void RequestRunner::AddConnection(const NodeInfo& server, ConnectionId first) {
+  const absl::StatusOr<ConnectionId> connection = Connect(server);
+  if (!connection.ok()) {
+    return LogWarning("server %d at %s gets no further connection: %s", server.rank,
+                      NetworkUrl(server.endpoints), connection.status().message());
+  }
+  Work::Send hello;
+  {
+    MutexLock lock(&mu_);
+    if (links_.Add(server.id, first, *connection)) {
+      links_.OnQueued(*connection, BytesOf(hello_));
+      hello = {*connection, hello_, 0};
+    }
+  }
+  if (hello.to == 0) return transport_->Disconnect(*connection);
+  PerformSend(std::move(hello));
+}
+
+void RequestRunner::OnSendDone(ConnectionId to, uint64_t bytes, Key key, uint64_t request) {
   std::function<void()> sent;
   {
     MutexLock lock(&mu_);
+    links_.OnSent(to, bytes);
     const bool is_callers = table_.OnSent(key, request, clock_->Now());
     // The timer thread is woken only if something falls due before it wakes by itself; most frames
     // change no such time.
@@ -284,6 +329,11 @@ std::string RequestRunner::WaitingFor(Key key) const {
   return table_.WaitingFor(key);
 }
 
+size_t RequestRunner::Connections() const {
+  MutexLock lock(&mu_);
+  return links_.size();
+}
+
 RequestStats RequestRunner::stats() const {
   MutexLock lock(&mu_);
   return table_.stats();
@@ -296,11 +346,7 @@ RequestRunner::Work RequestRunner::Prepare(RequestTable::Actions actions) {
     if (info != servers_.end()) work.reconnects.push_back(info->second);
   }
   for (RequestTable::Outgoing& out : actions.sends) {
-    const auto connection = connections_.find(out.server);
-    if (connection == connections_.end()) continue;
-    const auto open = open_.find(out.frame.header.key);
-    if (open != open_.end()) open->second.server = out.server;
-    work.sends.push_back({connection->second, std::move(out.frame), out.request});
+    PrepareSend(std::move(out), &work);
   }
   for (RequestTable::Answer& answer : actions.answers) {
     auto ended = open_.extract(answer.key);
@@ -317,6 +363,33 @@ RequestRunner::Work RequestRunner::Prepare(RequestTable::Actions actions) {
   }
   if (table_.NextTick() < sleeping_until_) wake_.Signal();
   return work;
+}
+
+void RequestRunner::PrepareSend(RequestTable::Outgoing out, Work* work) {
+  const auto send = [&](ConnectionId to, Frame frame) {
+    links_.OnQueued(to, BytesOf(frame));
+    work->sends.push_back({to, std::move(frame), out.request});
+  };
+  if (out.frame.header.type == FrameType::kHello) {
+    hello_ = out.frame;
+    for (const ConnectionId each : links_.Of(out.server)) {
+      links_.OnHello(each);
+      send(each, out.frame);
+    }
+    return;
+  }
+  ConnectionId to = links_.Choose(out.server);
+  if (to == 0) return;
+  const auto open = open_.find(out.frame.header.key);
+  if (open != open_.end()) {
+    // A probe follows the frame that it asks about: on another connection it might overtake it, and
+    // the server would ask for a frame that is on its way.
+    const bool follows = out.request == 0 && links_.ServerOf(open->second.sent_on) == out.server;
+    if (follows) to = open->second.sent_on;
+    open->second.server = out.server;
+    open->second.sent_on = to;
+  }
+  send(to, std::move(out.frame));
 }
 
 void RequestRunner::NoteReply(const Open& open, uint64_t payload_bytes) {
@@ -346,35 +419,41 @@ size_t RequestRunner::OpenRequests() const {
 void RequestRunner::Perform(Work work) {
   // All of this runs without the lock, as callbacks and the transport may call this object again.
   for (const NodeInfo& server : work.reconnects) Reconnect(server);
-  for (Work::Send& send : work.sends) {
-    const Key key = send.frame.header.key;
-    transport_->Send(send.to, std::move(send.frame),
-                     [this, key, request = send.request](const absl::Status&) {
-                       // A frame that could not be sent is asked about like one that was lost.
-                       OnSendDone(key, request);
-                     });
-  }
+  for (Work::Send& send : work.sends) PerformSend(std::move(send));
   for (Work::End& end : work.ends) {
     if (end.callbacks.sent) end.callbacks.sent();
     end.callbacks.answered(std::move(end.outcome));
   }
 }
 
+void RequestRunner::PerformSend(Work::Send send) {
+  const Key key = send.frame.header.key;
+  const uint64_t bytes = BytesOf(send.frame);
+  transport_->Send(send.to, std::move(send.frame),
+                   [this, to = send.to, bytes, key, request = send.request](const absl::Status&) {
+                     // A frame that could not be sent is asked about like one that was lost.
+                     OnSendDone(to, bytes, key, request);
+                   });
+}
+
 void RequestRunner::Run() {
   for (;;) {
     Work work;
+    std::vector<NodeId> looks;
     {
       MutexLock lock(&mu_);
-      while (!stopping_ && table_.NextTick() > clock_->Now()) {
+      while (!stopping_ && looks_.empty() && table_.NextTick() > clock_->Now()) {
         sleeping_until_ = table_.NextTick();
         clock_->WaitUntil(&wake_, &mu_, sleeping_until_);
       }
       // Awake: nothing need signal this thread, which looks at the table again before it sleeps.
       sleeping_until_ = absl::InfinitePast();
       if (stopping_) return;
+      looks.swap(looks_);
       work = Prepare(table_.OnTick(clock_->Now()));
     }
     Perform(std::move(work));
+    for (const NodeId server : looks) LookAt(server);
   }
 }
 

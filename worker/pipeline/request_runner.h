@@ -16,6 +16,7 @@
 #include "common/telemetry/work_counts.h"
 #include "common/transport/transport.h"
 #include "worker/pipeline/recovery_table.h"
+#include "worker/pipeline/server_links.h"
 
 namespace bdn {
 
@@ -36,9 +37,10 @@ class RequestRunner {
   // All are borrowed. The transport must be started with OnFrame. It must be closed and joined
   // after the last call that may send, and before the runner is destroyed. Unless null, `stages`
   // counts how long requests with a `sent` callback take until that, and from then until their
-  // answer; `history` gets the pushes and their results.
+  // answer; `history` gets the pushes and their results. `connections` is ServerLinks'.
   RequestRunner(const RequestTable::Options& options, Transport* transport, const Clock* clock,
-                StageTimes* stages = nullptr, HistoryFile* history = nullptr);
+                StageTimes* stages = nullptr, HistoryFile* history = nullptr,
+                int connections = 0);
   ~RequestRunner();
   RequestRunner(const RequestRunner&) = delete;
   RequestRunner& operator=(const RequestRunner&) = delete;
@@ -80,6 +82,8 @@ class RequestRunner {
   size_t OpenRequests() const;
   bool IsAccepted(Key key) const;
   RequestStats stats() const;
+  // Returns the number of connections to all servers.
+  size_t Connections() const;
   RecoveryStats recovery_stats() const;
 
  private:
@@ -92,6 +96,7 @@ class RequestRunner {
     StageSpan begun;          // when the request was made
     StageSpan span;           // of the stage that the request is in
     NodeId server = 0;        // to which it was sent last
+    ConnectionId sent_on = 0;
   };
   // The actions that the table asked for, with the callbacks concerned; carried out after the lock
   // is released.
@@ -111,7 +116,13 @@ class RequestRunner {
   };
 
   Work Prepare(RequestTable::Actions actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void PrepareSend(RequestTable::Outgoing out, Work* work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Perform(Work work);
+  void PerformSend(Work::Send send);
+  // Makes more connections to a server that is so far away that they carry more. Called on the
+  // timer's thread alone.
+  void LookAt(NodeId server);
+  void AddConnection(const NodeInfo& server, ConnectionId first);
   // Ends the wait for a reply, and counts it for the server.
   void NoteReply(const Open& open, uint64_t payload_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Write to the history, if there is one.
@@ -122,7 +133,7 @@ class RequestRunner {
   // Connects to a silent server anew. Frames of the old connection are dropped from then on.
   void Reconnect(const NodeInfo& server);
   absl::StatusOr<ConnectionId> Connect(const NodeInfo& server);
-  void OnSendDone(Key key, uint64_t request);
+  void OnSendDone(ConnectionId to, uint64_t bytes, Key key, uint64_t request);
   void Run();
 
   Transport* const transport_;
@@ -137,9 +148,10 @@ class RequestRunner {
   CondVar heard_;  // a server was heard, or the runner has failed
   RecoveryTable table_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<Key, Open> open_ ABSL_GUARDED_BY(mu_);
-  absl::flat_hash_map<NodeId, ConnectionId> connections_ ABSL_GUARDED_BY(mu_);
+  ServerLinks links_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<NodeId, NodeInfo> servers_ ABSL_GUARDED_BY(mu_);
-  absl::flat_hash_map<ConnectionId, NodeId> nodes_ ABSL_GUARDED_BY(mu_);
+  std::vector<NodeId> looks_ ABSL_GUARDED_BY(mu_);  // servers whose connections are to be looked at
+  Frame hello_ ABSL_GUARDED_BY(mu_);  // the last one; it is the same for all servers
   std::map<Rank, PeerWait> reply_waits_ ABSL_GUARDED_BY(mu_);
   // The time until which the timer thread sleeps; it must be signalled when something falls due
   // earlier.
