@@ -18,8 +18,8 @@ def connections_of(pid):
     """Descriptors of the connections that a process has accepted."""
     states = {}
     for line in pathlib.Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
-        _, local, _, state, *_, = fields = line.split()
-        states[fields[9]] = (state, local.partition(":")[2])
+        _, local, _, state, _, _, _, _, _, inode, *_ = line.split()
+        states[inode] = (state, local.partition(":")[2])
     sockets = {}
     for entry in pathlib.Path(f"/proc/{pid}/fd").iterdir():
         try:
@@ -69,7 +69,6 @@ def test_three_connections_to_each_server_give_the_weights_of_one(start, securit
     code, output = run.end()
     assert code == 0, output[-3000:]
     assert weights_of(output) == expected
-    assert output.count(": 3 connections to it") == 2 * WORKERS
 
 
 def test_a_server_of_the_same_machine_has_one_connection_of_each_worker(start):
@@ -81,7 +80,6 @@ def test_a_server_of_the_same_machine_has_one_connection_of_each_worker(start):
     run.go(30)
     code, output = run.end()
     assert code == 0, output[-3000:]
-    assert "connections to it" not in output
 
 
 @pytest.mark.parametrize("value", ["0", "65", "many"])
@@ -89,4 +87,4 @@ def test_a_number_out_of_range_names_the_setting(start, value):
     run = start("--transport", "network", "--set", f"connections={value}")
     code, output = run.end()
     assert code != 0
-    assert "connections" in output and f"'{value}'" in output or value in output
+    assert f"setting connections is '{value}' (from the environment): expected a whole number from 1 to 64, or auto" in output

@@ -10,6 +10,17 @@
 #include "worker/pipeline/server_links.h"
 
 namespace bdn {
+namespace {
+
+// Returns 0 for auto.
+absl::StatusOr<int> ReadConnections(const Config& config) {
+  if (config.Text("connections") == "auto") return 0;
+  const absl::StatusOr<int> number = config.Int("connections", 1, ServerLinks::kMost);
+  if (number.ok()) return number;
+  return InvalidArgument("%s, or auto", number.status().message());
+}
+
+}  // namespace
 
 absl::StatusOr<Worker::Options> ReadWorkerOptions(const Config& config) {
   Worker::Options options;
@@ -21,9 +32,7 @@ absl::StatusOr<Worker::Options> ReadWorkerOptions(const Config& config) {
   BDN_ASSIGN_OR_RETURN(options.join_timeout, config.Duration("join-timeout"));
   BDN_ASSIGN_OR_RETURN(options.wait_timeout, config.Duration("wait-timeout"));
   BDN_ASSIGN_OR_RETURN(options.probe_interval, config.Duration("probe-interval"));
-  if (config.Text("connections") != "auto") {
-    BDN_ASSIGN_OR_RETURN(options.connections, config.Int("connections", 1, ServerLinks::kMost));
-  }
+  BDN_ASSIGN_OR_RETURN(options.connections, ReadConnections(config));
   BDN_ASSIGN_OR_RETURN(options.stage_clock, ParseStageTimes(config.Text("stage-times")));
   BDN_ASSIGN_OR_RETURN(options.recorder, ReadRecorderOptions(config));
   BDN_ASSIGN_OR_RETURN(options.quality, ReadQualityOptions(config));
