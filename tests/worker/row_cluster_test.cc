@@ -1,4 +1,6 @@
+#include <atomic>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <random>
 #include <set>
@@ -122,6 +124,8 @@ struct Job {
   int steps = kSteps;
   Worker::Options options;
   LocalCluster::TransportFactory network;
+  std::function<void(int step)> before_step = {};  // called by rank 0
+  std::atomic<uint64_t>* reconnects = nullptr;      // of all workers
 };
 
 // Trains a table, and returns what every worker has at the end; rows that were wanted are compared
@@ -136,6 +140,7 @@ Floats Train(const Job& job, Floats* start = nullptr) {
     if (start != nullptr && rank == 0) *start = Fetch(worker, table, AllIds());
     Must(worker.Barrier("begin", kLong));
     for (int step = 1; step <= job.steps; ++step) {
+      if (rank == 0 && job.before_step != nullptr) job.before_step(step);
       const Ids touched = Touched(step, rank);
       const Floats gradients = Gradients(step, rank, touched.size());
       const Ids wanted = Touched(step + 1, rank);
@@ -156,6 +161,7 @@ Floats Train(const Job& job, Floats* start = nullptr) {
     }
     Must(worker.Barrier("end", kLong));
     ends[static_cast<size_t>(rank)] = Fetch(worker, table, AllIds());
+    if (job.reconnects != nullptr) *job.reconnects += worker.counts().requests.reconnects;
   });
   for (const Floats& end : ends) EXPECT_EQ(end, ends[0]);
   return ends[0];
@@ -265,6 +271,24 @@ TEST(RowCluster, ANetworkThatLosesRepeatsDamagesAndReordersChangesNoBit) {
         << seed;
     network.net().ClearFaults();
   }
+}
+
+TEST(RowCluster, ThreeHundredCutConnectionsChangeNoBit) {
+  constexpr int kLonger = 100;
+  const Job quiet{.workers = 3, .flags = Flags(2, 8), .steps = kLonger};
+  PumpedNetwork network;
+  std::atomic<uint64_t> reconnects = 0;
+  Job cut = quiet;
+  cut.options.probe_interval = absl::Milliseconds(1);
+  cut.network = network.Factory();
+  cut.reconnects = &reconnects;
+  cut.before_step = [&network](int) {
+    for (const FrameType type : {FrameType::kPush, FrameType::kReply, FrameType::kFetch}) {
+      network.net().Cut(OfType(type), 1);
+    }
+  };
+  EXPECT_EQ(Train(cut), Train(quiet));
+  EXPECT_GE(reconnects, 300u);
 }
 
 TEST(RowCluster, TwoJobsOfOneSeedHaveTheSameFirstRowsAndReadingStoresNone) {
