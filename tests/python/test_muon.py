@@ -134,6 +134,31 @@ def test_everything_else_is_torchs_adamw():
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("batched", [True, False])
+@pytest.mark.parametrize("shape", [(3, 8, 12), (2, 3, 12, 8), (1, 5, 5), (2, 96, 128), (6, 8)], ids=str)
+def test_each_matrix_of_a_stack_steps_as_it_does_alone(shape, batched):
+    stack = parameter(*shape)
+    alone = [torch.nn.Parameter(matrix.clone()) for matrix in stack.detach().reshape(-1, *shape[-2:])]
+    together = bdn.algorithms.Muon([dict(params=[stack], matrices="stacked")], lr=LR, batched=batched)
+    apart = bdn.algorithms.Muon(alone, lr=LR, batched=batched)
+    for seed in range(3):
+        stack.grad = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+        for matrix, grad in zip(alone, stack.grad.reshape(-1, *shape[-2:])):
+            matrix.grad = grad
+        together.step()
+        apart.step()
+    torch.testing.assert_close(stack.detach().reshape(-1, *shape[-2:]), torch.stack(alone).detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_stack_of_no_matrices_is_left_alone():
+    stack, other = torch.nn.Parameter(torch.empty(0, 4, 5)), parameter(4, 5)
+    optimizer = bdn.algorithms.Muon([dict(params=[stack, other], matrices="stacked")], lr=LR)
+    stack.grad, other.grad = torch.empty(0, 4, 5), torch.ones(4, 5)
+    before = other.detach().clone()
+    optimizer.step()
+    assert stack.shape == (0, 4, 5) and not torch.equal(before, other)
+
+
 def test_a_convolution_is_the_matrix_of_its_output_channels():
     whole, flat = parameter(6, 3, 2, 2), torch.nn.Parameter(parameter(6, 3, 2, 2).detach().flatten(1))
     grad = parameter(6, 3, 2, 2, seed=1).detach()

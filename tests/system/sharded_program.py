@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Shard
 
 import bandoneon
 import bandoneon.torch as bdn
@@ -63,16 +64,17 @@ def loss_of(model, x):
 class Case:
     """A training of the sharded model, beside that of the plain one."""
 
-    def __init__(self, mesh, lr=0.05, make_optimizer=None, links=None, shard_options=None, tolerance=1e-6, **model_options):
+    def __init__(self, mesh, lr=0.05, make_optimizer=None, links=None, shard_options=None, tolerance=1e-6,
+                 dimensions="shard", **model_options):
         self.rank, self.size = bdn.rank(), bdn.size()
         self.mesh, self.tolerance = mesh, tolerance
         self.island = sharded.new_group(mesh["island"])
-        self.model = shard(Net(**model_options), mesh["shard"], **(shard_options or {}))
+        self.model = shard(Net(**model_options), mesh[dimensions], **(shard_options or {}))
         self.plain = Net(**model_options)
         make = make_optimizer or (lambda params: torch.optim.AdamW(params, lr=lr))
         self.plain_optimizer = make(self.plain.parameters())
-        inner = make(self.model.parameters())
-        self.optimizer = bdn.DistributedOptimizer(inner, self.model, links=links or bdn.Links(), worker=self.island)
+        self.inner = make(self.model.parameters())
+        self.optimizer = bdn.DistributedOptimizer(self.inner, self.model, links=links or bdn.Links(), worker=self.island)
 
     def of(self, mesh):
         self.mesh, self.rank = mesh, bdn.rank()
@@ -104,6 +106,29 @@ class Case:
         for name, param in self.model.named_parameters():
             worst = (param.full_tensor() - expected[name]).abs().max().item()
             assert worst <= self.tolerance, f"{name} is off by {worst}"
+
+
+class Experts(Case):
+    """Stacks of matrices, divided along one of their dimensions."""
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            generator = torch.Generator().manual_seed(0)
+            self.up, self.down = (torch.nn.Parameter(torch.randn(3, 6, 6, generator=generator)) for _ in range(2))
+
+        def forward(self, x):
+            return torch.einsum("eio,neo->ni", self.up, torch.tanh(torch.einsum("eio,ni->neo", self.down, x)))
+
+    def __init__(self, mesh, dimension):
+        self.rank, self.size, self.mesh, self.tolerance = bdn.rank(), bdn.size(), mesh, 1e-5
+        self.island = sharded.new_group(mesh["island"])
+        self.model, self.plain = self.Net(), self.Net()
+        fully_shard(self.model, mesh=mesh["shard"], shard_placement_fn=lambda param: Shard(dimension))
+        self.plain_optimizer, self.inner = (
+            muon([dict(params=list(model.parameters()), matrices="stacked")]) for model in (self.plain, self.model)
+        )
+        self.optimizer = bdn.DistributedOptimizer(self.inner, self.model, worker=self.island)
 
 
 class Clipped(Case):
@@ -224,14 +249,14 @@ class Resumed(Case):
                 state = self.optimizer.comm_state_dict()
                 inner = self.optimizer.state_dict()
                 self.optimizer.close()
-                optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.05)
+                optimizer = self.make(self.model.parameters())
                 optimizer.load_state_dict(inner)
                 self.optimizer = bdn.DistributedOptimizer(optimizer, self.model, links=self.links, worker=self.island)
                 self.optimizer.load_comm_state_dict(state)
             self.step(step)
         found = [param.full_tensor() for param in self.model.parameters()]
         self.optimizer.close()
-        again = Case(self.mesh, links=self.links)
+        again = Case(self.mesh, links=self.links, make_optimizer=self.make)
         for step in range(STEPS):
             again.step(step)
         for one, other in zip(found, (param.full_tensor() for param in again.model.parameters())):
@@ -240,8 +265,42 @@ class Resumed(Case):
 
     links = bdn.Links(push="ef(onebit(block=64))", pull="ef(onebit(block=64))")
 
+    def __init__(self, mesh, make=lambda params: torch.optim.AdamW(params, lr=0.05)):
+        self.make = make
+        super().__init__(mesh, links=self.links, make_optimizer=make)
+
+
+class Recut(Case):
+    """Half-way model and optimizer go through torch.distributed.checkpoint to a model of half as many shards."""
+
     def __init__(self, mesh):
-        super().__init__(mesh, links=self.links)
+        islands = init_device_mesh("cpu", (1, 4), mesh_dim_names=("island", "shard"))
+        super().__init__(islands, make_optimizer=muon, tolerance=1e-5)
+        self.both = mesh
+
+    def run(self):
+        from torch.distributed import checkpoint
+        from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+        def state():
+            model, optimizer = get_state_dict(self.model, self.inner)
+            return {"model": model, "optimizer": optimizer}
+
+        for step in range(STEPS // 2):
+            self.step(step)
+        folder = os.environ["TEST_STORE"].removeprefix("file://") + ".recut"
+        checkpoint.save(state(), checkpoint_id=folder)
+        self.optimizer.close()
+        self.model = shard(Net(), self.both["shard"])
+        self.inner = muon(self.model.parameters())
+        loaded = state()
+        checkpoint.load(loaded, checkpoint_id=folder)
+        set_state_dict(self.model, self.inner, model_state_dict=loaded["model"], optim_state_dict=loaded["optimizer"])
+        self.optimizer = bdn.DistributedOptimizer(self.inner, self.model, worker=sharded.new_group(self.both["island"]))
+        for step in range(STEPS // 2, STEPS):
+            self.step(step)
+        self.check()
+        self.optimizer.close()
 
 
 class Frozen(Case):
@@ -417,13 +476,13 @@ class Saved(Case):
 class Local(Case):
     """LocalSteps over shards: equal to LocalSteps over whole replicas, by plain torch."""
 
-    def __init__(self, mesh):
-        super().__init__(mesh)
+    def __init__(self, mesh, make_optimizer=lambda params: torch.optim.SGD(params, lr=0.05), **options):
+        super().__init__(mesh, **options)
         self.optimizer.close()
-        inner = torch.optim.SGD(self.model.parameters(), lr=0.05)
+        inner = make_optimizer(self.model.parameters())
         self.optimizer = bdn.LocalSteps(inner, self.model, tau=2, outer=algorithms.Average(), worker=self.island)
         self.plains = [Net() for _ in range(2)]
-        self.optimizers = [torch.optim.SGD(plain.parameters(), lr=0.05) for plain in self.plains]
+        self.optimizers = [make_optimizer(plain.parameters()) for plain in self.plains]
 
     def step(self, step):
         self.optimizer.zero_grad()
@@ -486,29 +545,31 @@ class Streaming(Local):
 class Tensors(Case):
     """Tensor parallelism inside an island: columns, then rows; biases of the rows' layer are copies."""
 
-    def __init__(self, mesh, **options):
+    def __init__(self, mesh, tolerance=1e-6, **options):
         from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
         self.rank, self.size = bdn.rank(), bdn.size()
-        self.mesh, self.tolerance = mesh, 1e-6
+        self.mesh, self.tolerance = mesh, tolerance
         self.island = sharded.new_group(mesh["island"])
         plan = {"first": ColwiseParallel(), "second": RowwiseParallel()}
         self.model = parallelize_module(Net(width=8), mesh[mesh.mesh_dim_names[-1]], plan)
         if mesh.ndim == 3:
             shard(self.model, mesh["shard"])
         self.plain = Net(width=8)
-        self.plain_optimizer = torch.optim.AdamW(self.plain.parameters(), lr=0.05, foreach=False)
-        inner = torch.optim.AdamW(self.model.parameters(), lr=0.05, foreach=False)
+        make = options.get("make_optimizer", lambda params: torch.optim.AdamW(params, lr=0.05, foreach=False))
+        self.plain_optimizer = make(self.plain.parameters())
+        inner = make(self.model.parameters())
         self.optimizer = bdn.DistributedOptimizer(inner, self.model, links=options.get("links", bdn.Links()), worker=self.island)
 
     def backward(self, step, micro=0, scale=1.0):
-        # The ranks of an island share a batch.
-        island = self.mesh.get_coordinate()[0]
-        loss_of(self.model, batch(island, step)).backward()
+        # The ranks of the last dimension share a batch.
+        place = self.mesh.get_coordinate()
+        number = place[0] if self.mesh.ndim == 2 else place[0] * self.mesh.shape[1] + place[1]
+        loss_of(self.model, batch(number, step)).backward()
 
     def plain_backward(self, step, micro=0, scale=1.0):
-        for island in range(2):
-            (loss_of(self.plain, batch(island, step)) / 2).backward()
+        for number in range(2):
+            (loss_of(self.plain, batch(number, step)) / 2).backward()
 
     def check(self):
         expected = dict(self.plain.named_parameters())
@@ -603,6 +664,10 @@ def refused_draws(mesh):
     return Refused(lambda: Tensors(mesh, links=bdn.Links(push="int8")), "second.bias", "has copies", "push='none'")
 
 
+def muon(params, **options):
+    return algorithms.Muon(params, lr=0.02, **options)
+
+
 LOSSY = bdn.Links(push="ef(onebit(block=64))", pull="ef(onebit(block=64))")
 CASES = {
     "plain": Case,
@@ -642,6 +707,29 @@ CASES = {
     "two models": lambda mesh: Two.__new__(Two).of(mesh),
     "repeated": lambda mesh: Repeated.__new__(Repeated).of(mesh),
     "islands of one": lambda mesh: Case(init_device_mesh("cpu", (4, 1), mesh_dim_names=("island", "shard"))),
+    "muon": lambda mesh: Case(mesh, make_optimizer=muon, tolerance=1e-5),
+    "muon, fewer rows than ranks": lambda mesh: Case(mesh, make_optimizer=muon, tolerance=1e-5, width=1),
+    "muon, one by one": lambda mesh: Case(mesh, make_optimizer=lambda params: muon(params, batched=False), tolerance=1e-5),
+    "muon, offloaded": lambda mesh: Case(
+        mesh, make_optimizer=muon, tolerance=1e-5, shard_options=dict(offload_policy=CPUOffloadPolicy(pin_memory=False))
+    ),
+    "muon, islands of four": lambda mesh: Case(
+        init_device_mesh("cpu", (1, 4), mesh_dim_names=("island", "shard")), make_optimizer=muon, tolerance=1e-5
+    ),
+    "muon, local steps": lambda mesh: Local(mesh, make_optimizer=muon, tolerance=1e-5),
+    "muon, experts": lambda mesh: Experts(mesh, 0),
+    "muon, rows of experts": lambda mesh: Experts(mesh, 1),
+    "muon, columns of experts": lambda mesh: Experts(mesh, 2),
+    "muon, resumed": lambda mesh: Resumed(mesh, muon),
+    "muon, at another number of shards": Recut,
+    "muon, hybrid": lambda mesh: Case(
+        init_device_mesh("cpu", (1, 2, 2), mesh_dim_names=("island", "replicate", "shard")),
+        make_optimizer=muon, tolerance=1e-5, dimensions=("replicate", "shard"),
+    ),
+    "muon, tensor parallel": lambda mesh: Tensors(mesh, make_optimizer=muon, tolerance=1e-5),
+    "muon, three dimensions": lambda mesh: Tensors(
+        init_device_mesh("cpu", (1, 2, 2), mesh_dim_names=("island", "shard", "tensor")), make_optimizer=muon, tolerance=1e-5
+    ),
     "half": lambda mesh: Half.__new__(Half).of(mesh),
     "local steps": Local,
     "streaming local steps": Streaming,

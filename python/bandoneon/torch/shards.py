@@ -33,6 +33,14 @@ def local_of(tensor):
         return tensor.to_local()
 
 
+def divided_like(tensor, param):
+    """A DTensor divided as the DTensor `param`, which may take a call of all processes of its mesh; any other tensor
+    as it is."""
+    if not is_shard(tensor) or tensor.placements == param.placements:
+        return tensor
+    return tensor.redistribute(placements=param.placements)
+
+
 class Layout(NamedTuple):
     """What a DTensor is besides the parts that processes hold, but for its mesh."""
 

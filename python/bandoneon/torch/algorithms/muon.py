@@ -14,7 +14,9 @@ import torch
 from ...errors import InvalidArgument
 from ..hints import Closure
 from ..hyperparameters import check_decays, check_not_negative
+from ..shards import divided_like, local_of
 from ..tensors import DTYPES
+from ..whole_matrices import of_whole_matrices
 from ..wrapped import evaluate
 from .per_parameter import PerParameterOptimizer
 
@@ -51,7 +53,8 @@ class Muon(PerParameterOptimizer):
 
     A matrix is each parameter of two dimensions or more in a group that does not say matrices=False; a
     convolution's weights are one of [channels out, all else]. Embeddings and the output layer go into a group
-    that does, as the authors have it:
+    that does, as the authors have it; stacks of matrices, as those of experts, [experts, rows, columns], into one that says
+    matrices="stacked", where each of them is orthogonalised by itself:
 
         blocks = list(model.blocks.parameters())
         others = [*model.embedding.parameters(), *model.head.parameters()]
@@ -65,7 +68,8 @@ class Muon(PerParameterOptimizer):
     lr: of matrices and all else.
     momentum: 0.95, mu. betas: (0.9, 0.95), b1 and b2. eps: 1e-8.
     weight_decay: 0.01, wd, of all; put biases and norms in a group of their own with 0.
-    matrices: True; False in a group whose parameters are all stepped by AdamW.
+    matrices: True; False in a group whose parameters are all stepped by AdamW; "stacked" in one whose parameters' last two
+        dimensions are matrices.
     products: "float32", what Newton-Schulz's products are computed in (float64 of float64 parameters); or "bfloat16", as
         the authors have it, of matrices of more than 8192 elements: a quarter of the time where the processor
         multiplies bfloat16 itself (lscpu shows avx512_bf16 or amx_bf16), and longer where it does not.
@@ -80,7 +84,11 @@ class Muon(PerParameterOptimizer):
     for each token of a worker's batch: so steps take 3 to 5 x width / tokens of their time. A warning says, once,
     where they take longer than all else between them; not on GPUs, nor with batched=False.
 
-    State: one array a matrix, two of everything else, of the parameter's shape. The products' bits are those of
+    Parameters may be DTensors, as FSDP2 and tensor parallelism make them. A matrix that FSDP2 has sharded is sent to one process
+    of those that share it, orthogonalised there alone, and sent back; what is sharded along two dimensions of a mesh is gathered
+    in all. All processes of a mesh step together then.
+
+    State: one array a matrix, two of everything else, of the parameter's shape, and sharded as it. The products' bits are those of
     the machine's BLAS, number of threads and float32 matmul precision: give the workers under
     DistributedOptimizer the same ones. LocalSteps brings models together whatever they are.
     """
@@ -93,7 +101,7 @@ class Muon(PerParameterOptimizer):
         betas: tuple[float, float] = (0.9, 0.95),
         eps: float = 1e-8,
         weight_decay: float = 0.01,
-        matrices: bool = True,
+        matrices: bool | str = True,
         *,
         products: str = "float32",
         batched: bool = True,
@@ -132,10 +140,10 @@ class Muon(PerParameterOptimizer):
         if not isinstance(group["betas"], (tuple, list)) or len(group["betas"]) != 2:
             raise InvalidArgument(f"betas={group['betas']!r} are not two numbers")
         check_decays(momentum=group["momentum"], beta1=group["betas"][0], beta2=group["betas"][1])
-        if not isinstance(group["matrices"], bool):
+        if not isinstance(group["matrices"], bool) and group["matrices"] != "stacked":
             raise InvalidArgument(
-                f"matrices={group['matrices']!r} is neither True nor False; put parameters that are not to be "
-                "orthogonalised into a group of their own with matrices=False"
+                f"matrices={group['matrices']!r} is neither True nor False nor 'stacked'; put parameters that are not to be "
+                "orthogonalised into a group of their own with matrices=False, and stacks of matrices into one with 'stacked'"
             )
         for index, param in enumerate(group["params"]):
             if param.dtype not in DTYPES:
@@ -194,7 +202,15 @@ class Muon(PerParameterOptimizer):
         torch._foreach_mul_(buffers, momentum)
         torch._foreach_add_(buffers, grads)
         directions = torch._foreach_add(grads, buffers, alpha=momentum)
-        _descend(params, _orthogonalized(directions, self._batched, _PRODUCTS[self._products]), group)
+
+        are_stacks = group["matrices"] == "stacked"
+
+        def orthogonalized(tensors):
+            matrices = [matrix for tensor in tensors for matrix in _matrices_of(tensor, are_stacks)]
+            updates = iter(_orthogonalized(matrices, self._batched, _PRODUCTS[self._products]))
+            return [_together([next(updates) for _ in _matrices_of(tensor, are_stacks)], tensor) for tensor in tensors]
+
+        _descend(params, of_whole_matrices(params, directions, orthogonalized, are_stacks), group)
 
     def _step_others(self, params, group):
         grads, (beta1, beta2) = _gradients(params), group["betas"]
@@ -217,7 +233,7 @@ class Muon(PerParameterOptimizer):
         for param, state in zip(params, states):
             if name not in state:
                 state[name] = torch.zeros_like(param, dtype=_dtype_of(param))
-        return [state[name] for state in states]
+        return [local_of(state[name]) for state in states]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
@@ -294,18 +310,32 @@ def _dtype_of(param):
 
 
 def _gradients(params):
-    return [param.grad.to(_dtype_of(param)) for param in params]
+    """Of DTensors what this process holds, as everywhere here but where matrices are orthogonalised."""
+    return [local_of(divided_like(param.grad, param)).to(_dtype_of(param)) for param in params]
 
 
 def _descend(params, updates, group):
     """x <- (1 - lr wd) x - lr update, rounded once to x's type."""
     lr = float(group["lr"])
-    values = [param.to(_dtype_of(param)) for param in params]
+    held = [local_of(param) for param in params]
+    values = [part.to(_dtype_of(part)) for part in held]
     torch._foreach_mul_(values, 1 - lr * group["weight_decay"])
     torch._foreach_add_(values, updates, alpha=-lr)
-    for param, value in zip(params, values):
-        if value is not param:
-            param.copy_(value)
+    for part, value in zip(held, values):
+        if value is not part:
+            part.copy_(value)
+
+
+def _matrices_of(tensor, is_stack):
+    """A tensor's matrices: itself, or those of a stack, which are its last two dimensions."""
+    return tensor.reshape(-1, *tensor.shape[-2:]).unbind(0) if is_stack else (tensor,)
+
+
+def _together(matrices, like):
+    """What _matrices_of() has divided, again one tensor of the shape of `like`."""
+    if len(matrices) == 1:
+        return matrices[0].reshape(like.shape)
+    return torch.stack(matrices).view(like.shape) if matrices else torch.zeros_like(like)
 
 
 def _is_tall(tensor):
