@@ -1,11 +1,12 @@
-/* A link over a long distance between two network namespaces: a TUN device in each, and a loop that carries packets from
-   one to the other, later, no faster than a rate, and without some of them.
+/* A link over a long distance between two network namespaces: a TUN device in each, and a loop that
+   carries packets from one to the other, later, no faster than a rate, and without some of them.
 
-       distance NAMESPACE ADDRESS NAMESPACE ADDRESS DELAY_MS MBIT QUEUE_KIB LOSS_PERCENT
+     distance NAMESPACE ADDRESS NAMESPACE ADDRESS DELAY_MS MBIT QUEUE_KIB LOSS_PERCENT
 
-   The delay is of one way, so a round trip takes twice as long. Packets wait for the link in a queue of that size, and are
-   dropped where it is full. It writes "up" once the link is there, and runs until it is killed. A starved relay drops
-   packets of its own: give it a real-time priority (chrt -f 20). */
+   The delay is of one way, so a round trip takes twice as long. Packets wait for the link in a queue
+   of that size, and are dropped where it is full. It writes "up" once the link is there, and runs
+   until it is killed. A starved relay drops packets of its own: give it a real-time priority
+   (chrt -f 20). */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -61,7 +62,9 @@ static int open_device(const char* namespace, const char* address) {
   strcpy(request.ifr_name, "far");
   if (device < 0 || ioctl(device, TUNSETIFF, &request) != 0) die("/dev/net/tun");
   snprintf(text, sizeof text,
-           "ip link set lo up && ip addr add %s/24 dev far && ip link set far mtu 1500 txqueuelen 4000 up", address);
+           "ip link set lo up && ip addr add %s/24 dev far && "
+           "ip link set far mtu 1500 txqueuelen 4000 up",
+           address);
   if (system(text) != 0 || setns(home, CLONE_NEWNET) != 0) die(text);
   close(home);
   close(there);
@@ -70,7 +73,9 @@ static int open_device(const char* namespace, const char* address) {
 
 int main(int count, char** words) {
   if (count != 9) {
-    fprintf(stderr, "usage: distance NAMESPACE ADDRESS NAMESPACE ADDRESS DELAY_MS MBIT QUEUE_KIB LOSS_PERCENT\n");
+    fprintf(stderr,
+            "usage: distance NAMESPACE ADDRESS NAMESPACE ADDRESS DELAY_MS MBIT QUEUE_KIB "
+            "LOSS_PERCENT\n");
     return 2;
   }
   const int devices[2] = {open_device(words[1], words[2]), open_device(words[3], words[4])};
@@ -92,7 +97,8 @@ int main(int count, char** words) {
           if (packet->due < next) next = packet->due;
           break;
         }
-        if (write(devices[1 - i], packet->data, (size_t)packet->bytes) < 0 && errno == EAGAIN) break;
+        const ssize_t written = write(devices[1 - i], packet->data, (size_t)packet->bytes);
+        if (written < 0 && errno == EAGAIN) break;
       }
     }
     struct pollfd polled[2] = {{devices[0], POLLIN, 0}, {devices[1], POLLIN, 0}};
@@ -107,11 +113,12 @@ int main(int count, char** words) {
         if (packet->bytes <= 0) break;
         const int64_t now = now_ns();
         const int64_t begin = way->free_at > now ? way->free_at : now;
-        const int is_full = (double)(begin - now) > queue_ns || (way->end + 1) % kPackets == way->first;
+        const int next_end = (way->end + 1) % kPackets;
+        const int is_full = (double)(begin - now) > queue_ns || next_end == way->first;
         if (is_full || drand48() < loss) continue;
         way->free_at = begin + (int64_t)(packet->bytes * ns_a_byte);
         packet->due = way->free_at + delay;
-        way->end = (way->end + 1) % kPackets;
+        way->end = next_end;
       }
     }
   }
