@@ -137,9 +137,9 @@ absl::Status LinkMeter::DeclareKind(const Kind& kind, std::vector<std::vector<ui
       known_[id].elements = kind.elements;
     }
   }
-  const auto least = std::min_element(
-      by_server->begin(), by_server->end(),
-      [](const auto& a, const auto& b) { return a.size() < b.size(); });
+  const auto least =
+      std::min_element(by_server->begin(), by_server->end(),
+                       [](const auto& a, const auto& b) { return a.size() < b.size(); });
   // Where servers take over from each other the job goes on, and places nothing at a lost one.
   return Unavailable(
       "server %d was lost while the job was checked, or may hold nothing: the scheduler placed too "

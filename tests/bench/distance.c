@@ -3,9 +3,9 @@
 
      distance NAMESPACE ADDRESS NAMESPACE ADDRESS DELAY_MS MBIT QUEUE_KIB LOSS_PERCENT
 
-   The delay is of one way, so a round trip takes twice as long. Packets wait for the link in a queue
-   of that size, and are dropped where it is full. It writes "up" once the link is there, and runs
-   until it is killed. A starved relay drops packets of its own: give it a real-time priority
+   The delay is of one way, so a round trip takes twice as long. Packets wait for the link in a
+   queue of that size, and are dropped where it is full. It writes "up" once the link is there, and
+   runs until it is killed. A starved relay drops packets of its own: give it a real-time priority
    (chrt -f 20). */
 #define _GNU_SOURCE
 #include <errno.h>

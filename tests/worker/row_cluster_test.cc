@@ -125,7 +125,7 @@ struct Job {
   Worker::Options options;
   LocalCluster::TransportFactory network;
   std::function<void(int step)> before_step = {};  // called by rank 0
-  std::atomic<uint64_t>* reconnects = nullptr;      // of all workers
+  std::atomic<uint64_t>* reconnects = nullptr;     // of all workers
 };
 
 // Trains a table, and returns what every worker has at the end; rows that were wanted are compared

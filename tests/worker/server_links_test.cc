@@ -16,10 +16,8 @@ const absl::Time kStart = absl::UnixEpoch();
 
 ConnectionFacts Far(uint64_t sent, uint64_t received,
                     absl::Duration round_trip = absl::Milliseconds(100)) {
-  return {.is_network = true,
-          .round_trip = round_trip,
-          .bytes_sent = sent,
-          .bytes_received = received};
+  return {
+      .is_network = true, .round_trip = round_trip, .bytes_sent = sent, .bytes_received = received};
 }
 
 // Links to one server, whose first connection, 1, was heard.

@@ -39,8 +39,7 @@ class RequestRunner {
   // counts how long requests with a `sent` callback take until that, and from then until their
   // answer; `history` gets the pushes and their results. `connections` is ServerLinks'.
   RequestRunner(const RequestTable::Options& options, Transport* transport, const Clock* clock,
-                StageTimes* stages = nullptr, HistoryFile* history = nullptr,
-                int connections = 0);
+                StageTimes* stages = nullptr, HistoryFile* history = nullptr, int connections = 0);
   ~RequestRunner();
   RequestRunner(const RequestRunner&) = delete;
   RequestRunner& operator=(const RequestRunner&) = delete;
@@ -151,7 +150,7 @@ class RequestRunner {
   ServerLinks links_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<NodeId, NodeInfo> servers_ ABSL_GUARDED_BY(mu_);
   std::vector<NodeId> looks_ ABSL_GUARDED_BY(mu_);  // servers whose connections are to be looked at
-  Frame hello_ ABSL_GUARDED_BY(mu_);  // the last one; it is the same for all servers
+  Frame hello_ ABSL_GUARDED_BY(mu_);                // the last one; it is the same for all servers
   std::map<Rank, PeerWait> reply_waits_ ABSL_GUARDED_BY(mu_);
   // The time until which the timer thread sleeps; it must be signalled when something falls due
   // earlier.
