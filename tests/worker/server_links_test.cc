@@ -124,6 +124,21 @@ TEST(ServerLinks, AskForMoreOnceMoreIsMovedAndNeverForLess) {
   EXPECT_EQ(look(absl::Seconds(122), 109'000'000), 0);
 }
 
+TEST(ServerLinks, WhatWaitsForAServerFarAwayAsksForConnectionsByItsDistance) {
+  for (const auto& [milliseconds, more] :
+       std::map<int, int>{{4, 0}, {12, 0}, {30, 2}, {50, 3}, {100, 7}, {400, 7}}) {
+    for (const uint64_t waits : {100'000, 4'000'000}) {
+      ServerLinks links = Heard();
+      links.OnQueued(1, waits);
+      ASSERT_TRUE(links.IsDue(kServer, kStart));
+      const std::vector facts{Far(0, 0, absl::Milliseconds(milliseconds))};
+      EXPECT_EQ(links.WantsMore(kServer, facts, kStart), waits > 1'000'000 ? more : 0)
+          << milliseconds << " ms, " << waits << " bytes";
+      EXPECT_EQ(links.MayChange(kServer), milliseconds > 4);
+    }
+  }
+}
+
 TEST(ServerLinks, ANewFirstConnectionGetsTheOthersAgain) {
   ServerLinks links = Heard();
   EXPECT_EQ(Look(&links, 10'000'000, absl::Milliseconds(100)), 1);
