@@ -78,7 +78,7 @@ constexpr Setting kConnectionTimeout = {
 constexpr Setting kConnections = {
     "connections", "auto",
     "connections to each server over the network, 1 to 64; auto: one, and up to 8 to a server that "
-    "is far away and has much to carry"};
+    "is more than 5 ms away"};
 constexpr Setting kMaxBytesInFlight = {
     "max-bytes-in-flight", "16MiB",
     "encoded bytes being sent at once: of a worker's pushes, and of replies to one worker; the "

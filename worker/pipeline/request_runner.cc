@@ -154,9 +154,13 @@ void RequestRunner::OnFrame(ConnectionId from, Frame frame) {
     // A connection that Reconnect has replaced is unknown, so its late frames are dropped.
     const NodeId server = links_.ServerOf(from);
     if (server == 0) return;
+    const absl::Time now = clock_->Now();
     links_.OnHeard(from);
-    work = Prepare(table_.OnFrame(server, frame, clock_->Now()));
-    LookIfDue(server);
+    work = Prepare(table_.OnFrame(server, frame, now));
+    if (links_.IsDue(server, now)) {
+      looks_.push_back(server);
+      wake_.Signal();
+    }
     // Only these can end the wait of AwaitServers: the first frame from a server is one of them.
     if (frame.header.type == FrameType::kHello || frame.header.type == FrameType::kError) {
       heard_.SignalAll();
@@ -386,13 +390,6 @@ void RequestRunner::PrepareSend(RequestTable::Outgoing out, Work* work) {
     open->second.sent_on = to;
   }
   send(to, std::move(out.frame));
-  LookIfDue(out.server);
-}
-
-void RequestRunner::LookIfDue(NodeId server) {
-  if (!links_.MayChange(server) || !links_.IsDue(server, clock_->Now())) return;
-  looks_.push_back(server);
-  wake_.Signal();
 }
 
 void RequestRunner::NoteReply(const Open& open, uint64_t payload_bytes) {

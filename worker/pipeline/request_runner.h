@@ -116,8 +116,6 @@ class RequestRunner {
 
   Work Prepare(RequestTable::Actions actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void PrepareSend(RequestTable::Outgoing out, Work* work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Lets the timer's thread look at a server's connections, if that is due.
-  void LookIfDue(NodeId server) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Perform(Work work);
   void PerformSend(Work::Send send);
   // Makes more connections to a server that is so far away that they carry more. Called on the

@@ -96,11 +96,6 @@ void ServerLinks::OnHello(ConnectionId connection) {
   if (Link* const link = Find(connection); link != nullptr) link->is_heard = false;
 }
 
-bool ServerLinks::MayChange(NodeId server) const {
-  const auto found = servers_.find(server);
-  return found != servers_.end() && !found->second.is_settled;
-}
-
 bool ServerLinks::IsDue(NodeId server, absl::Time now) {
   const auto found = servers_.find(server);
   if (found == servers_.end()) return false;
@@ -143,12 +138,8 @@ int ServerLinks::Measured(Server* server, std::span<const ConnectionFacts> facts
   if (round_trip == absl::InfiniteDuration()) return 1;  // not known yet
   server->is_settled = round_trip < kNear || server->asked_for == kMostAuto;
   if (server->is_settled) return 1;
-  double wanted = 1;
-  // What waits begins faster on several connections, and a lost packet slows one of them alone.
-  if (static_cast<double>(server->bytes_queued()) >= kBytesOfOne) {
-    wanted = absl::FDivDuration(round_trip, kRoundTripOfOne);
-  }
-  // What is moved asks for more where a network is fast, and alone where results are what is long.
+  double wanted = absl::FDivDuration(round_trip, kRoundTripOfOne);
+  // What is moved asks for more where the network is fast.
   // A connection that was replaced counts from 0 again.
   if (passed <= kLongestLook && sent >= sent_before && received >= received_before) {
     const auto bytes =
@@ -156,12 +147,6 @@ int ServerLinks::Measured(Server* server, std::span<const ConnectionFacts> facts
     wanted = std::max(wanted, bytes * absl::FDivDuration(round_trip, passed) / kBytesOfOne);
   }
   return static_cast<int>(std::clamp<double>(std::ceil(wanted), 1, kMostAuto));
-}
-
-uint64_t ServerLinks::Server::bytes_queued() const {
-  uint64_t bytes = 0;
-  for (const Link& link : links) bytes += link.bytes_queued;
-  return bytes;
 }
 
 }  // namespace bdn

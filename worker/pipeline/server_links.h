@@ -23,7 +23,8 @@ class ServerLinks {
   // Bytes in a round trip for which one connection is enough: a window is several times as long.
   static constexpr double kBytesOfOne = 512 * 1024;
   static constexpr absl::Duration kNear = absl::Milliseconds(5);
-  // Where so many bytes wait, there is to be a connection for each such part of a round trip.
+  // There is a connection for each such part of a round trip, whatever is moved: they are ready
+  // when much is to be sent at once, begin faster than one, and a lost packet slows one of them.
   static constexpr absl::Duration kRoundTripOfOne = absl::Microseconds(12'500);
 
   // `connections` to each server that is reached over a network; 0: as many as its distance and
@@ -57,9 +58,7 @@ class ServerLinks {
   // Notes a hello: the connection takes no other frame before something is heard on it.
   void OnHello(ConnectionId connection);
 
-  // Returns whether a look at a server's connections may ever change their number.
-  bool MayChange(NodeId server) const;
-  // Returns whether a server's connections are worth a look now: then their facts, in the order of
+  // Returns whether a server's connections are worth a look: then their facts, in the order of
   // Of, are to be given to WantsMore. At most one look runs at a time and server.
   bool IsDue(NodeId server, absl::Time now);
   // Returns the number of connections to be added now.
@@ -73,8 +72,6 @@ class ServerLinks {
     bool is_heard = false;
   };
   struct Server {
-    uint64_t bytes_queued() const;
-
     std::vector<Link> links;
     int asked_for = 1;  // connections that there are, or are being made
     int wanted = 1;     // never less than before
