@@ -434,14 +434,19 @@ def run_job(options, what, model, workers, mbit, names):
             await_end(trainers, started, 1800)
             return json.loads(out.read_text())
         finally:
-            for process in started:
-                if process.poll() is None:
-                    process.send_signal(signal.SIGTERM)
-            for process in started:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(10)
-                process.kill()
-                process.wait()
+            end_all(started)
+
+
+def end_all(processes):
+    """Asks those that still run to end, and kills those that do not."""
+    for process in processes:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+    for process in processes:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(10)
+        process.kill()
+        process.wait()
 
 
 def await_end(trainers, everybody, seconds):

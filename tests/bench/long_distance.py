@@ -17,14 +17,13 @@ import contextlib
 import json
 import pathlib
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 import uuid
 
-from compare import BIN, await_end, call, environment, say, summary
+from compare import BIN, await_end, call, end_all, environment, say, summary
 
 HERE, THERE = "10.199.0.1", "10.199.0.2"
 ELEMENTS = 1_000_000
@@ -122,14 +121,7 @@ def job(options, way, names):
             await_end(workers, started, 600)
             return json.loads(out.read_text())
         finally:
-            for process in started:
-                if process.poll() is None:
-                    process.send_signal(signal.SIGTERM)
-            for process in started:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(10)
-                process.kill()
-                process.wait()
+            end_all(started)
 
 
 def work(options):

@@ -19,14 +19,13 @@ import contextlib
 import json
 import os
 import pathlib
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 import uuid
 
-from compare import BIN, NETWORK, await_end, environment, hold_to, hosts, say, servers_cpu, summary
+from compare import BIN, NETWORK, await_end, end_all, environment, hold_to, hosts, say, servers_cpu, summary
 
 ROWS, WIDTH, LOOKUPS, ZIPF = 200_000, 64, 16_384, 1.05
 HOSTS, EACH = 2, 2
@@ -108,14 +107,7 @@ def run(options, mbit, names):
             await_end(trainers, started, 1800)
             return json.loads(out.read_text())
         finally:
-            for process in started:
-                if process.poll() is None:
-                    process.send_signal(signal.SIGTERM)
-            for process in started:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(10)
-                process.kill()
-                process.wait()
+            end_all(started)
 
 
 def worker(options):
