@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "common/base/status.h"
+#include "common/transport/forwarding.h"
 #include "common/wire/headers.h"
 #include "common/wire/message.h"
 #include "gmock/gmock.h"
@@ -22,10 +23,24 @@ using ::testing::HasSubstr;
 
 constexpr Key kKey = Key::Of(1, 0);
 
+// A transport whose servers are so far away.
+class FarTransport final : public ForwardingTransport {
+ public:
+  FarTransport(std::unique_ptr<Transport> inner, absl::Duration round_trip)
+      : ForwardingTransport(std::move(inner)), round_trip_(round_trip) {}
+  ConnectionFacts FactsOf(ConnectionId) const override {
+    return {.is_network = true, .round_trip = round_trip_};
+  }
+
+ private:
+  const absl::Duration round_trip_;
+};
+
 // A runner, and a server that a test plays by hand, over a network that it steps.
 class RequestRunnerTest : public ::testing::Test {
  protected:
-  explicit RequestRunnerTest(int connections = 0) {
+  explicit RequestRunnerTest(int connections = 0, absl::Duration round_trip = absl::ZeroDuration())
+      : transport_(std::make_unique<FarTransport>(network_.MakeTransport(), round_trip)) {
     server_->Start([this](ConnectionId from, Frame frame) {
       worker_ = from;
       from_.push_back(from);
@@ -68,7 +83,7 @@ class RequestRunnerTest : public ::testing::Test {
   ManualClock clock_;
   ScriptedLoopback network_;
   std::unique_ptr<Transport> server_ = network_.MakeTransport();
-  std::unique_ptr<Transport> transport_ = network_.MakeTransport();
+  const std::unique_ptr<Transport> transport_;
   std::optional<RequestRunner> runner_;
   ConnectionId worker_ = 0;  // as the server knows it
   std::vector<Frame> received_;
@@ -307,6 +322,25 @@ TEST_F(RequestRunnerOfThreeTest, AServerThatIsOutIsLetGoWithAll) {
   membership->MakeIndex();
   ASSERT_TRUE(runner_->SetMembership(membership).ok());
   EXPECT_EQ(runner_->Connections(), 0u);
+}
+
+class RequestRunnerFarAwayTest : public RequestRunnerTest {
+ protected:
+  RequestRunnerFarAwayTest() : RequestRunnerTest(0, absl::Milliseconds(40)) {}
+};
+
+TEST_F(RequestRunnerFarAwayTest, GreetsAServerOnConnectionsByItsDistance) {
+  while (received_.size() < 3) ASSERT_TRUE(network_.WaitAndStep());
+  EXPECT_EQ(runner_->Connections(), 4u);
+  std::set<ConnectionId> greeted(from_.begin(), from_.end());
+  EXPECT_THAT(greeted, ::testing::SizeIs(3));
+  for (const Frame& frame : received_) EXPECT_EQ(frame.header.type, FrameType::kHello);
+  // Before they are answered, only the first takes requests.
+  received_.clear();
+  ASSERT_TRUE(Submit(1).ok());
+  network_.DeliverAll();
+  ASSERT_EQ(received_.size(), 1u);
+  EXPECT_FALSE(greeted.contains(from_.back()));
 }
 
 TEST_F(RequestRunnerTest, NamesTheAddressThatItCannotConnectTo) {
