@@ -1,7 +1,7 @@
 """Sharded models across two islands: FSDP2's own hybrid sharding over gloo, and Bandoneon between the islands.
 
-    build/venv/bin/python tests/bench/islands.py
-    build/venv/bin/python tests/bench/islands.py --rates 100 --rounds 11 --width 512
+    build/venv/bin/python tests/bench/hybrid_sharding.py
+    build/venv/bin/python tests/bench/hybrid_sharding.py --rates 100 --rounds 11 --width 512
 
 Each island is a network namespace with two ranks and a server, behind a link that htb holds to the rate in both directions
 (needs root and `ip`). Each rank trains a perceptron of four square layers, sharded inside its island: natively by a mesh of
@@ -38,7 +38,7 @@ def main():
     for rate in map(int, options.rates.split(",")):
         with hosts(2) as names:
             if not names:
-                raise SystemExit("islands: this needs root, ip and tc")
+                raise SystemExit("hybrid_sharding: this needs root, ip and tc")
             say(f"{rate} Mbit/s")
             hold_to(names, rate)
             print_rows(rate, options.width, job(options, names))
