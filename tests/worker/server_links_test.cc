@@ -99,10 +99,10 @@ TEST(ServerLinks, AServerNearbyKeepsItsOneConnection) {
 }
 
 TEST(ServerLinks, AFastNetworkGetsAsManyAsARoundTripsBytesAskFor) {
-  for (const auto& [bytes, more] : std::map<uint64_t, int>{{10'000'000, 0},      // 100 kB
-                                                           {50'000'000, 0},      // 0.5 MB
-                                                           {60'000'000, 1},      // 0.6 MB
-                                                           {280'000'000, 5},     // 2.8 MB
+  for (const auto& [bytes, more] : std::map<uint64_t, int>{{10'000'000, 0},      // 0.1 MB
+                                                           {150'000'000, 0},     // 1.5 MB
+                                                           {160'000'000, 1},     // 1.6 MB
+                                                           {840'000'000, 5},     // 8.4 MB
                                                            {5'000'000'000, 7}})  // the most
   {
     ServerLinks links = Heard();
@@ -112,7 +112,7 @@ TEST(ServerLinks, AFastNetworkGetsAsManyAsARoundTripsBytesAskFor) {
 
 TEST(ServerLinks, AskForMoreOnceMoreIsMovedAndNeverForLess) {
   ServerLinks links = Heard();
-  EXPECT_EQ(Look(&links, 100'000'000, absl::Milliseconds(10)), 1);  // 1 MB
+  EXPECT_EQ(Look(&links, 300'000'000, absl::Milliseconds(10)), 1);  // 3 MB
   links.Add(kServer, 1, 2);
   const auto look = [&](absl::Duration at, uint64_t each) {
     const absl::Time now = kStart + at;
@@ -121,8 +121,8 @@ TEST(ServerLinks, AskForMoreOnceMoreIsMovedAndNeverForLess) {
     return links.WantsMore(kServer, std::vector{facts, facts}, now);
   };
   EXPECT_EQ(look(absl::Minutes(2), 1'000'000'000), 0) << "a long pause says nothing";
-  EXPECT_EQ(look(absl::Seconds(121), 1'090'000'000), 2) << "1.8 MB of both in a round trip";
-  EXPECT_EQ(look(absl::Seconds(122), 1'090'000'000), 0);
+  EXPECT_EQ(look(absl::Seconds(121), 1'270'000'000), 2) << "5.4 MB of both in a round trip";
+  EXPECT_EQ(look(absl::Seconds(122), 1'270'000'000), 0);
 }
 
 TEST(ServerLinks, AServerFarAwayGetsConnectionsByItsDistanceAtOnce) {
@@ -136,9 +136,21 @@ TEST(ServerLinks, AServerFarAwayGetsConnectionsByItsDistanceAtOnce) {
   }
 }
 
+TEST(ServerLinks, ServersFarAwayShareTheConnectionsOfTheirDistance) {
+  for (const auto& [servers, more] : std::map<int, int>{{1, 7}, {2, 3}, {3, 2}, {8, 0}, {20, 0}}) {
+    ServerLinks links = Heard();
+    for (NodeId other = 1; other < static_cast<NodeId>(servers); ++other) {
+      links.Set(kServer + other, 100 + other);
+    }
+    ASSERT_TRUE(links.IsDue(kServer, kStart));
+    const std::vector facts{Far(0, 0, absl::Milliseconds(150))};
+    EXPECT_EQ(links.WantsMore(kServer, facts, kStart), more) << servers;
+  }
+}
+
 TEST(ServerLinks, ANewFirstConnectionGetsTheOthersAgain) {
   ServerLinks links = Heard();
-  EXPECT_EQ(Look(&links, 100'000'000, absl::Milliseconds(10)), 1);
+  EXPECT_EQ(Look(&links, 300'000'000, absl::Milliseconds(10)), 1);
   EXPECT_TRUE(links.Add(kServer, 1, 2));
   EXPECT_THAT(links.Set(kServer, 3), ElementsAre(1, 2));
   EXPECT_FALSE(links.Add(kServer, 1, 4)) << "it was made for the former";

@@ -118,12 +118,13 @@ int ServerLinks::WantsMore(NodeId server, std::span<const ConnectionFacts> facts
     its.wanted = connections_;
     its.is_settled = true;
   } else {
-    its.wanted = std::max(its.wanted, Measured(&its, facts, now));
+    its.wanted = std::max(its.wanted, Measured(servers_.size(), facts, now, &its));
   }
   return its.wanted - std::exchange(its.asked_for, its.wanted);
 }
 
-int ServerLinks::Measured(Server* server, std::span<const ConnectionFacts> facts, absl::Time now) {
+int ServerLinks::Measured(size_t servers, std::span<const ConnectionFacts> facts, absl::Time now,
+                          Server* server) {
   uint64_t sent = 0;
   uint64_t received = 0;
   absl::Duration round_trip = absl::InfiniteDuration();
@@ -138,7 +139,10 @@ int ServerLinks::Measured(Server* server, std::span<const ConnectionFacts> facts
   if (round_trip == absl::InfiniteDuration()) return 1;  // not known yet
   server->is_settled = round_trip < kNear || server->asked_for == kMostAuto;
   if (server->is_settled) return 1;
-  double wanted = absl::FDivDuration(round_trip, kRoundTripOfOne);
+  // The servers are far away together, and share the way to them.
+  double wanted =
+      absl::FDivDuration(std::min(round_trip, kMostAuto * kRoundTripOfOne), kRoundTripOfOne) /
+      static_cast<double>(servers);
   // What is moved asks for more where the network is fast.
   // A connection that was replaced counts from 0 again.
   if (passed <= kLongestLook && sent >= sent_before && received >= received_before) {

@@ -20,11 +20,12 @@ class ServerLinks {
  public:
   static constexpr int kMost = 64;     // that the setting may ask for
   static constexpr int kMostAuto = 8;  // that are made unasked
-  // Bytes in a round trip for which one connection is enough: a window is several times as long.
-  static constexpr double kBytesOfOne = 512 * 1024;
+  // Bytes in a round trip for which one connection is enough: half a window.
+  static constexpr double kBytesOfOne = 1536 * 1024;
   static constexpr absl::Duration kNear = absl::Milliseconds(5);
-  // There is a connection for each such part of a round trip, whatever is moved: they are ready
-  // when much is to be sent at once, begin faster than one, and a lost packet slows one of them.
+  // There is a connection for each such part of a round trip, whatever is moved, divided among the
+  // servers: they are ready when much is to be sent at once, begin faster than one, and a lost
+  // packet slows one of them.
   static constexpr absl::Duration kRoundTripOfOne = absl::Microseconds(12'500);
 
   // `connections` to each server that is reached over a network; 0: as many as its distance and
@@ -84,8 +85,9 @@ class ServerLinks {
   };
 
   Link* Find(ConnectionId connection);
-  // Returns the number that a look asks for.
-  static int Measured(Server* server, std::span<const ConnectionFacts> facts, absl::Time now);
+  // Returns the number that a look at one of so many servers asks for.
+  static int Measured(size_t servers, std::span<const ConnectionFacts> facts, absl::Time now,
+                      Server* server);
 
   const int connections_;
   absl::flat_hash_map<NodeId, Server> servers_;
