@@ -366,15 +366,11 @@ RequestRunner::Work RequestRunner::Prepare(RequestTable::Actions actions) {
 }
 
 void RequestRunner::PrepareSend(RequestTable::Outgoing out, Work* work) {
-  const auto send = [&](ConnectionId to, Frame frame) {
-    links_.OnQueued(to, BytesOf(frame));
-    work->sends.push_back({to, std::move(frame), out.request});
-  };
   if (out.frame.header.type == FrameType::kHello) {
     hello_ = out.frame;
     for (const ConnectionId each : links_.Of(out.server)) {
       links_.OnHello(each);
-      send(each, out.frame);
+      Queue({each, out.frame, out.request}, work);
     }
     return;
   }
@@ -389,7 +385,12 @@ void RequestRunner::PrepareSend(RequestTable::Outgoing out, Work* work) {
     open->second.server = out.server;
     open->second.sent_on = to;
   }
-  send(to, std::move(out.frame));
+  Queue({to, std::move(out.frame), out.request}, work);
+}
+
+void RequestRunner::Queue(Work::Send send, Work* work) {
+  links_.OnQueued(send.to, BytesOf(send.frame));
+  work->sends.push_back(std::move(send));
 }
 
 void RequestRunner::NoteReply(const Open& open, uint64_t payload_bytes) {

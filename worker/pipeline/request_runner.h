@@ -116,6 +116,7 @@ class RequestRunner {
 
   Work Prepare(RequestTable::Actions actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void PrepareSend(RequestTable::Outgoing out, Work* work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Queue(Work::Send send, Work* work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Perform(Work work);
   void PerformSend(Work::Send send);
   // Makes more connections to a server that is so far away that they carry more. Called on the
