@@ -53,9 +53,10 @@ class RequestRunnerTest : public ::testing::Test {
         transport_.get(), &clock_, nullptr, nullptr, connections);
     EXPECT_TRUE(runner_->SetMembership(MakeMembership(2)).ok());
     network_.DeliverAll();
-    Answer(HelloHeader(kServerNode));
     received_.clear();
     from_.clear();
+    // From here on the timer's thread may make more connections, whose hellos are to be seen.
+    Answer(HelloHeader(kServerNode));
   }
   ~RequestRunnerTest() override {
     runner_->Stop();
