@@ -56,7 +56,7 @@ struct Admission {
   std::string secret;  // asked for as well where the listener is kAuthenticated
 };
 
-// What a transport knows of the way that a connection takes.
+// The facts that a transport knows about the way of a connection.
 struct ConnectionFacts {
   bool is_network = false;  // it may leave the machine
   // The least time that bytes took to the peer and back; 0 where it is not known.

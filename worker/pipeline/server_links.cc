@@ -143,7 +143,7 @@ int ServerLinks::Measured(size_t servers, std::span<const ConnectionFacts> facts
   double wanted =
       absl::FDivDuration(std::min(round_trip, kMostAuto * kRoundTripOfOne), kRoundTripOfOne) /
       static_cast<double>(servers);
-  // What is moved asks for more where the network is fast.
+  // A fast network moves more in a round trip, and gets more connections.
   // A connection that was replaced counts from 0 again.
   if (passed <= kLongestLook && sent >= sent_before && received >= received_before) {
     const auto bytes =
