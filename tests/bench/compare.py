@@ -411,58 +411,70 @@ def run_job(options, what, model, workers, mbit, names):
             subprocess.run([str(word) for word in command], env=environment(), check=True, timeout=1800)
             return json.loads(out.read_text())
         hold_to(names, mbit)
-        scheduler = f"{NETWORK}1:7000"
-        env = environment(
-            # A private network whose only members are these processes.
-            BANDONEON_TOKEN=uuid.uuid4().hex, BANDONEON_INSECURE="true", BANDONEON_SCHEDULER=scheduler,
-            BANDONEON_LOG_LEVEL="error", GLOO_SOCKET_IFNAME="net")
-        started = []
-
-        def start(name, *command, **more):
-            words = ["ip", "netns", "exec", name, *(str(word) for word in command)]
-            started.append(subprocess.Popen(words, env=env | more))
-            return started[-1]
-
-        try:
-            start(names[0], BIN / "bandoneon-scheduler", "--listen", scheduler, "--workers", workers, "--servers",
-                  workers)
-            for i, name in enumerate(names):
-                start(name, BIN / "bandoneon-server", "--listen", f"tcp://{NETWORK}{i + 1}:7100", "--rank", i,
-                      BANDONEON_DATA_SECURITY="authenticated")
-            trainers = [start(name, *work, "--store", f"{NETWORK}1:7200", BANDONEON_RANK=str(i))
+        with Processes(f"{NETWORK}1:7000") as job:
+            job.start_daemons(names, workers)
+            trainers = [job.start(name, *work, "--store", f"{NETWORK}1:7200", BANDONEON_RANK=str(i))
                         for i, name in enumerate(names)]
-            await_end(trainers, started, 1800)
+            job.await_end(trainers)
             return json.loads(out.read_text())
-        finally:
-            end_all(started)
 
 
-def end_all(processes):
-    """Asks those that still run to end, and kills those that do not."""
-    for process in processes:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-    for process in processes:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(10)
-        process.kill()
-        process.wait()
+class Processes:
+    """The processes of a job in namespaces of the network, which end with the context."""
 
+    def __init__(self, scheduler, interface="net", **more):
+        self._scheduler = scheduler
+        # A private network whose only members are these processes.
+        self._env = environment(BANDONEON_TOKEN=uuid.uuid4().hex, BANDONEON_INSECURE="true", BANDONEON_SCHEDULER=scheduler,
+                                BANDONEON_LOG_LEVEL="error", GLOO_SOCKET_IFNAME=interface, **more)
+        self._started = []
 
-def await_end(trainers, everybody, seconds):
-    """Until all trainers have ended; no further than anybody's failure."""
-    deadline = time.monotonic() + seconds
-    with selectors.DefaultSelector() as ends, contextlib.ExitStack() as descriptors:
-        for process in everybody:
-            descriptor = os.pidfd_open(process.pid)  # can be read once it has ended
-            descriptors.callback(os.close, descriptor)
-            ends.register(descriptor, selectors.EVENT_READ)
-        while any(process.poll() is None for process in trainers):
-            ended = ends.select(deadline - time.monotonic())
-            if not ended or any(process.poll() not in (None, 0) for process in everybody):
-                raise SystemExit("compare: a process failed, or all took too long")
-            for key, _ in ended:
-                ends.unregister(key.fd)
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in self._started:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        for process in self._started:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(10)
+            process.kill()
+            process.wait()
+
+    def start(self, name, *command, **more):
+        words = ["ip", "netns", "exec", name, *(str(word) for word in command)]
+        self._started.append(subprocess.Popen(words, env=self._env | more))
+        return self._started[-1]
+
+    def start_daemons(self, names, workers):
+        """A scheduler in the first namespace, and a server in each."""
+        self.start_scheduler(names[0], workers, len(names))
+        for rank in range(len(names)):
+            self.start_server(names[rank], f"{NETWORK}{rank + 1}:7100", rank)
+
+    def start_scheduler(self, name, workers, servers, *more):
+        self.start(name, BIN / "bandoneon-scheduler", "--listen", self._scheduler, "--workers", workers, "--servers", servers,
+                   *more)
+
+    def start_server(self, name, address, rank):
+        self.start(name, BIN / "bandoneon-server", "--listen", f"tcp://{address}", "--rank", rank,
+                   BANDONEON_DATA_SECURITY="authenticated")
+
+    def await_end(self, trainers, seconds=1800):
+        """Until all trainers have ended; no further than anybody's failure."""
+        deadline = time.monotonic() + seconds
+        with selectors.DefaultSelector() as ends, contextlib.ExitStack() as descriptors:
+            for process in self._started:
+                descriptor = os.pidfd_open(process.pid)  # can be read once it has ended
+                descriptors.callback(os.close, descriptor)
+                ends.register(descriptor, selectors.EVENT_READ)
+            while any(process.poll() is None for process in trainers):
+                ended = ends.select(deadline - time.monotonic())
+                if not ended or any(process.poll() not in (None, 0) for process in self._started):
+                    raise SystemExit("a process failed, or all took too long")
+                for key, _ in ended:
+                    ends.unregister(key.fd)
 
 
 def vgg_like(torch):

@@ -12,13 +12,11 @@ medians, and the spread. Bytes are those that a rank sends and receives across, 
 import argparse
 import json
 import pathlib
-import subprocess
 import sys
 import tempfile
 import time
-import uuid
 
-from compare import BIN, NETWORK, await_end, end_all, environment, hold_to, hosts, say, summary
+from compare import NETWORK, Processes, hold_to, hosts, say, summary
 
 EACH = 2  # ranks of an island
 SMALL = "ef(onebit(block=64))"
@@ -41,7 +39,7 @@ def main():
                 raise SystemExit("hybrid_sharding: this needs root, ip and tc")
             say(f"{rate} Mbit/s")
             hold_to(names, rate)
-            print_rows(rate, options.width, job(options, names))
+            print_rows(rate, options.width, run(options, names))
 
 
 def print_rows(rate, width, ways):
@@ -53,35 +51,15 @@ def print_rows(rate, width, ways):
               f"{own['median'] / native['median']:.2f} of native" + (f", {way['bytes'] / 1e6:.2f} MB a rank" if way["bytes"] else ""))
 
 
-def job(options, names):
+def run(options, names):
     """{way: its step times and bytes}, of rank 0."""
-    scheduler = f"{NETWORK}1:7000"
-    env = environment(
-        # A private network whose only members are these processes.
-        BANDONEON_TOKEN=uuid.uuid4().hex, BANDONEON_INSECURE="true", BANDONEON_SCHEDULER=scheduler,
-        BANDONEON_LOG_LEVEL="error", GLOO_SOCKET_IFNAME="net")
-    started = []
-
-    def start(name, *command, **more):
-        words = ["ip", "netns", "exec", name, *map(str, command)]
-        started.append(subprocess.Popen(words, env=env | more))
-        return started[-1]
-
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, Processes(f"{NETWORK}1:7000") as job:
         out = pathlib.Path(folder, "out.json")
-        try:
-            start(names[0], BIN / "bandoneon-scheduler", "--listen", scheduler, "--workers", EACH * len(names), "--servers",
-                  len(names))
-            for number, name in enumerate(names):
-                start(name, BIN / "bandoneon-server", "--listen", f"tcp://{NETWORK}{number + 1}:7100", "--rank", number,
-                      BANDONEON_DATA_SECURITY="authenticated")
-            program = [sys.executable, __file__, "--rounds", options.rounds, "--width", options.width, "--out", out]
-            ranks = [start(names[rank // EACH], *program, "--rank", rank, BANDONEON_RANK=str(rank))
-                     for rank in range(EACH * len(names))]
-            await_end(ranks, started, 1800)
-            return json.loads(out.read_text())
-        finally:
-            end_all(started)
+        job.start_daemons(names, EACH * len(names))
+        program = [sys.executable, __file__, "--rounds", options.rounds, "--width", options.width, "--out", out]
+        job.await_end([job.start(names[rank // EACH], *program, "--rank", rank, BANDONEON_RANK=str(rank))
+                       for rank in range(EACH * len(names))])
+        return json.loads(out.read_text())
 
 
 def work(options):

@@ -23,7 +23,7 @@ import tempfile
 import time
 import uuid
 
-from compare import BIN, await_end, call, end_all, environment, say, summary
+from compare import Processes, call, say, summary
 
 HERE, THERE = "10.199.0.1", "10.199.0.2"
 ELEMENTS = 1_000_000
@@ -55,7 +55,7 @@ def main():
         for turn in range(options.rounds):
             for way in ways:
                 say(f"round {turn + 1}: {way}")
-                runs[way].append(job(options, way, names))
+                runs[way].append(run(options, way, names))
     limit = options.megabytes / (options.rate / 8 * GOODPUT)
     print(f"{options.megabytes} MB, round trip {options.round_trip:g} ms, {options.rate:g} Mbit/s, loss {options.loss:g} %, "
           f"{options.servers} servers; the link takes {limit:.2f} s")
@@ -89,39 +89,21 @@ def far_apart(options):
         yield names
 
 
-def job(options, way, names):
+def run(options, way, names):
     """Runs a job of two workers, and returns the step times of the one that is far from the servers."""
-    scheduler = f"{THERE}:7000"
-    env = environment(
-        # A private network whose only members are these processes.
-        BANDONEON_TOKEN=uuid.uuid4().hex, BANDONEON_INSECURE="true", BANDONEON_SCHEDULER=scheduler,
-        BANDONEON_LOG_LEVEL="error", GLOO_SOCKET_IFNAME=",".join(["far"] * (8 if way == "gloo8" else 1)))
     is_ours = not way.startswith("gloo")
-    if is_ours:
-        env["BANDONEON_CONNECTIONS"] = way
-    started = []
-
-    def start(name, *command, **more):
-        words = ["ip", "netns", "exec", name, *map(str, command)]
-        started.append(subprocess.Popen(words, env=env | more))
-        return started[-1]
-
-    with tempfile.TemporaryDirectory() as folder:
+    interface = ",".join(["far"] * (8 if way == "gloo8" else 1))
+    more = {"BANDONEON_CONNECTIONS": way} if is_ours else {}
+    with tempfile.TemporaryDirectory() as folder, Processes(f"{THERE}:7000", interface, **more) as job:
         out = pathlib.Path(folder, "out.json")
-        try:
-            if is_ours:
-                start(names[1], BIN / "bandoneon-scheduler", "--listen", scheduler, "--workers", 2, "--servers", options.servers,
-                      "--partition-bytes", options.partition_bytes)
-                for rank in range(options.servers):
-                    start(names[1], BIN / "bandoneon-server", "--listen", f"tcp://{THERE}:{7100 + rank}", "--rank", rank,
-                          BANDONEON_DATA_SECURITY="authenticated")
-            program = [sys.executable, __file__, "--worker", "push" if is_ours else way, "--megabytes",
-                       options.megabytes, "--steps", options.steps, "--out", out]
-            workers = [start(name, *program, "--rank", rank, BANDONEON_RANK=str(rank)) for rank, name in enumerate(names)]
-            await_end(workers, started, 600)
-            return json.loads(out.read_text())
-        finally:
-            end_all(started)
+        if is_ours:
+            job.start_scheduler(names[1], 2, options.servers, "--partition-bytes", options.partition_bytes)
+            for rank in range(options.servers):
+                job.start_server(names[1], f"{THERE}:{7100 + rank}", rank)
+        program = [sys.executable, __file__, "--worker", "push" if is_ours else way, "--megabytes", options.megabytes,
+                   "--steps", options.steps, "--out", out]
+        job.await_end([job.start(name, *program, "--rank", rank, BANDONEON_RANK=str(rank)) for rank, name in enumerate(names)])
+        return json.loads(out.read_text())
 
 
 def work(options):
@@ -168,7 +150,7 @@ def by_gloo(options, data):
     dist.init_process_group("gloo", init_method=f"tcp://{THERE}:7200", rank=1 - options.rank, world_size=2)
 
     def exchange():
-        # Of several interfaces each call takes the next.
+        # Each call takes the next one of several interfaces.
         parts = data if options.worker == "gloo8" else [data]
         for part in [dist.all_reduce(part, async_op=True) for part in parts]:
             part.wait()

@@ -15,7 +15,6 @@ work and the look-up of the next batch take longer than the work.
 """
 
 import argparse
-import contextlib
 import json
 import os
 import pathlib
@@ -23,9 +22,8 @@ import subprocess
 import sys
 import tempfile
 import time
-import uuid
 
-from compare import BIN, NETWORK, await_end, end_all, environment, hold_to, hosts, say, servers_cpu, summary
+from compare import BIN, NETWORK, Processes, environment, hold_to, hosts, say, servers_cpu, summary
 
 ROWS, WIDTH, LOOKUPS, ZIPF = 200_000, 64, 16_384, 1.05
 HOSTS, EACH = 2, 2
@@ -83,31 +81,14 @@ def run(options, mbit, names):
             subprocess.run([str(word) for word in command], env=environment(), check=True, timeout=1800)
             return json.loads(out.read_text())
         hold_to(names, mbit)
-        scheduler = f"{NETWORK}1:7000"
-        env = environment(
-            # A private network whose only members are these processes.
-            BANDONEON_TOKEN=uuid.uuid4().hex, BANDONEON_INSECURE="true", BANDONEON_SCHEDULER=scheduler,
-            BANDONEON_LOG_LEVEL="error", GLOO_SOCKET_IFNAME="net")
-        started = []
-
-        def start(name, *command, **more):
-            words = ["ip", "netns", "exec", name, *(str(word) for word in command)]
-            started.append(subprocess.Popen(words, env=env | more))
-            return started[-1]
-
-        try:
-            start(names[0], BIN / "bandoneon-scheduler", "--listen", scheduler, "--workers", count, "--servers", HOSTS)
-            for i, name in enumerate(names):
-                start(name, BIN / "bandoneon-server", "--listen", f"tcp://{NETWORK}{i + 1}:7100", "--rank", i,
-                      BANDONEON_DATA_SECURITY="authenticated")
+        with Processes(f"{NETWORK}1:7000") as job:
+            job.start_daemons(names, count)
             trainers = [
-                start(names[rank // EACH], *work, "--store", f"{NETWORK}1:7200", BANDONEON_RANK=str(rank))
+                job.start(names[rank // EACH], *work, "--store", f"{NETWORK}1:7200", BANDONEON_RANK=str(rank))
                 for rank in range(count)
             ]
-            await_end(trainers, started, 1800)
+            job.await_end(trainers)
             return json.loads(out.read_text())
-        finally:
-            end_all(started)
 
 
 def worker(options):

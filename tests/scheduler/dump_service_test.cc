@@ -82,7 +82,7 @@ class DumpServiceTest : public ::testing::Test {
     request.set_join_id(number);
     wire::JoinReply reply;
     grpc::ClientContext context;
-    // As a node does that cannot connect at once, where as many do on a machine under load.
+    // A node that cannot connect at once tries again, too; many connect here on a loaded machine.
     context.set_wait_for_ready(true);
     // Its own connection: one takes so many calls at once.
     const auto stub = wire::Scheduler::NewStub(
