@@ -8,7 +8,8 @@ and then that job is run.
 
 A row records a job of real processes on this machine, over links made slow. Its model is one of linear layers whose
 computing is timed waits, a third in the forward and two in the backward pass, as on a device of its own: on few cores
-the workers, the servers and all that encodes would share them. The replay of the recorded settings is compared with the
+the workers, the servers and all that encodes would share them. The last rows train examples/gpt.py instead, which does
+compute on these cores. The replay of the recorded settings is compared with the
 recording itself; a prediction, which is written before the second job begins, with that job. All figures are median
 steps of the slower worker.
 
@@ -37,8 +38,10 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("BDN_BIN_DIR", ROOT / "build" / "release" / "bin"))
 ONEBIT = "ef(onebit(block=64))"
+TOPK = "ef(topk(ratio=0.01))"
 # The settings that are recorded, and those that are changed. `layers` of `width` x `width` compute for `compute` seconds
-# a step.
+# a step. Three layers of 4 MiB make a server of two send twice as much as the other.
+THREE = {"layers": 3, "width": 1024, "compute": 0.3}
 ROWS = [
     {"record": {"link": "300mbit"}, "change": {"link": "100mbit"}, "layers": 12, "compute": 0.15},
     {"record": {"link": "100mbit"}, "change": {"link": "300mbit"}, "layers": 12, "compute": 0.15},
@@ -50,6 +53,20 @@ ROWS = [
     {"record": {"link": "300mbit", "partition-bytes": "128KiB"}, "change": {"partition-bytes": "4MiB"}, "layers": 12,
      "compute": 0.1},
     {"record": {"link": "1000mbit"}, "change": {"link": "100mbit"}, "layers": 300, "width": 64, "compute": 0.2},
+    {"record": {"link": "300mbit", "workers": 4}, "change": {"link": "100mbit"}, "layers": 12, "compute": 0.4},
+    {"record": {"link": "300mbit", "workers": 4}, "change": {"push": TOPK, "pull": TOPK}, "layers": 12, "compute": 0.3},
+    {"record": {"link": "300mbit", "overlap": "forward"}, "change": {"link": "100mbit"}, "layers": 12, "compute": 0.3},
+    {"record": {"link": "100mbit", "overlap": "forward"}, "change": {"push": "fp16", "pull": "fp16"}, "layers": 12,
+     "compute": 0.4},
+    {"record": {"link": "300mbit"}, "change": {"servers": 2}, **THREE},
+    {"record": {"link": "300mbit", "servers": 2}, "change": {"link": "100mbit"}, **THREE},
+    {"record": {"link": "100mbit"}, "change": {"push": TOPK, "pull": TOPK}, "layers": 24, "compute": 0.3},
+    {"record": {"link": "300mbit", "push": ONEBIT, "pull": ONEBIT}, "change": {"push": "none", "pull": "none"},
+     "layers": 12, "compute": 0.15},
+    {"record": {"link": "300mbit"}, "change": {"workers": 4}, "layers": 12, "compute": 0.3},
+    {"record": {"link": "300mbit"}, "change": {"workers": 8}, "layers": 6, "compute": 0.3},
+    {"record": {"link": "300mbit"}, "change": {"link": "100mbit"}, "example": "gpt.py"},
+    {"record": {"link": "100mbit"}, "change": {"push": "fp16", "pull": "fp16"}, "example": "gpt.py"},
 ]
 
 
@@ -139,7 +156,6 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, nargs="+", help="numbers of rows, from 0 on [all]")
     parser.add_argument("--quick", action="store_true", help="three short rows, in less than five minutes")
-    parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--steps", type=int, help="steps of a job [25, or 12 of --quick]")
     parser.add_argument("--limit", type=float, default=300, help="seconds that a job may take [300]")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write all rows there")
@@ -151,6 +167,7 @@ def parse():
     parser.add_argument("--layers", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--width", type=int, default=256, help=argparse.SUPPRESS)
     parser.add_argument("--compute", type=float, help=argparse.SUPPRESS)
+    parser.add_argument("--overlap", default="backward", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.steps is None:
         options.steps = 12 if options.quick else 25
@@ -198,7 +215,8 @@ def work(options):
     model = Model()
     bdn.broadcast_parameters(model, root=0)
     links = bdn.Links(push=os.environ.get("BANDONEON_PUSH", "none"), pull=os.environ.get("BANDONEON_PULL", "none"))
-    optimizer = bdn.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1e-6), model, links=links)
+    optimizer = bdn.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1e-6), model, links=links,
+                                         overlap=options.overlap)
     x = torch.ones(1, options.width)
     for _ in range(options.steps):
         optimizer.zero_grad()
@@ -213,12 +231,18 @@ def work(options):
 def run(options, row, settings, folder):
     """Records a job with these settings."""
     settings = dict(settings)
-    command = [BIN / "bandoneon", "run", "-n", options.workers, "-s", settings.pop("servers", 1),
+    if "example" in row:
+        program = [sys.executable, ROOT / "examples" / row["example"], "--steps", options.steps, "--eval-every", 0]
+        for name in ("push", "pull"):
+            program += [f"--{name}", settings.pop(name, "none")]
+    else:
+        program = [sys.executable, __file__, "--layers", row["layers"], "--width", row.get("width", 256),
+                   "--compute", row["compute"], "--steps", options.steps]
+    program += ["--overlap", settings.pop("overlap")] if "overlap" in settings else []
+    command = [BIN / "bandoneon", "run", "-n", settings.pop("workers", 2), "-s", settings.pop("servers", 1),
                "--set", f"trace={folder}"]
     for name, value in settings.items():
         command += [f"--{name}", value] if name in ("link", "push", "pull") else ["--set", f"{name}={value}"]
-    program = [sys.executable, __file__, "--layers", row["layers"], "--width", row.get("width", 256),
-               "--compute", row["compute"], "--steps", options.steps]
     call([*command, "--", *program], options.limit)
 
 
@@ -239,7 +263,7 @@ def call(command, limit):
 def replay(options, folder, settings=(), costs=None):
     command = [BIN / "bandoneon", "replay", folder, "--json"]
     for name, value in dict(settings).items():
-        command += ["--set", f"{name}={value}"]
+        command += ["--workers", value] if name == "workers" else ["--set", f"{name}={value}"]
     if costs:
         command += ["--costs", costs]
     return json.loads(call(command, options.limit))
@@ -247,7 +271,7 @@ def replay(options, folder, settings=(), costs=None):
 
 def measure_costs(options, settings, path):
     """Measures what the codecs of these settings cost on this machine, as the replay wants to be told."""
-    codecs = {inner(value) for name, value in settings.items() if name in ("push", "pull")} - {"none"}
+    codecs = {inner(value) for name, value in settings.items() if name in ("push", "pull")}
     if not codecs:
         return None
     command = [BIN / "bandoneon", "bench", "codecs", "--json", "--elements", "65536"]
@@ -334,13 +358,27 @@ def summary(rows):
         found = [abs(row[name]) for row in rows]
         return f"median {statistics.median(found):.1%}, largest {max(found):.1%}"
 
+    differ = [row for row in rows if abs(row["measured_ms"] / row["recorded_ms"] - 1) > 0.1]
+    in_order = sum((row["predicted_ms"] > row["recorded_ms"]) == (row["measured_ms"] > row["recorded_ms"])
+                   for row in differ)
     better = [min(abs(row["sum_error"]), abs(row["greater_error"])) for row in rows]
     busy = sum(max(row["queued_share"]) > BUSY for row in rows)
     return (f"{len(rows)} rows, {busy} of them on a busy machine. Replay of the recorded settings: "
             f"{errors('same_error')}. Changed: {errors('error')}; {sum(row['is_inside'] for row in rows)} within their "
-            f"interval. Computing + bytes/rate: {errors('sum_error')}. The greater of both: "
+            f"interval; which setting is faster is right in {in_order} of the {len(differ)} rows where they differ by over "
+            f"10 %. Computing + bytes/rate: {errors('sum_error')}. The greater of both: "
             f"{errors('greater_error')}. The better of the two sums, row by row: median "
-            f"{statistics.median(better):.1%}, largest {max(better):.1%}")
+            f"{statistics.median(better):.1%}, largest {max(better):.1%}{where_sums_fail(rows)}")
+
+
+def where_sums_fail(rows):
+    """Says how far predictions are off where neither sum is right, which is where a replay is needed at all."""
+    hard = [(abs(row["error"]), abs(row["sum_error"]), abs(row["greater_error"])) for row in rows]
+    hard = [(error, min(sums)) for error, *sums in hard if min(sums) > 0.1]
+    if not hard:
+        return ""
+    ours, theirs = map(statistics.median, zip(*hard, strict=True))
+    return f". In the {len(hard)} rows where the better sum misses by over 10 %: {ours:.1%} beside {theirs:.1%}"
 
 
 def draw(rows, path):
