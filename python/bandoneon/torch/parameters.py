@@ -444,9 +444,10 @@ class ParameterSet:
         last, because the servers' replies to that are out."""
         for m in self.declared:
             self.worker.set_step(m.tensor, step)
-        # Servers take it from one worker as long as that is there.
-        present, in_charge = self.worker.present(timeout), self.worker.in_charge
-        self._share_from(in_charge if in_charge in present else present[0], step, timeout)
+        # Servers take it from one worker as long as that is there: from who is in charge also once all have heard who is not.
+        present = self.worker.present(timeout)
+        by_seniority = [rank for rank in self.worker.whole.seniority if rank in present]
+        self._share_from((by_seniority or present)[0], step, timeout)
 
     def _share_from(self, root, step, timeout):
         if root == self.worker.rank:
