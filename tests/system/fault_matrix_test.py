@@ -35,6 +35,7 @@ ROLES = {
     "daemon": ("daemon", ()),  # of a host
 }
 TWO_SERVERS = ["server", "both servers", "scheduler", "scheduler and server"]
+LOSES_WORKER = ("worker", "worker and server", "daemon")
 OF_SERVER = ["push.held", "round.closed", "reply.some", "snapshot.half", "report.some", "rebuild.said", "init.half", "redo.half",
              "epoch.some", "admit.some", "leave.some"]
 OF_SCHEDULER = ["journal.written", "epoch.some", "admit.some", "leave.some"]
@@ -56,6 +57,7 @@ class Row:
     options: tuple = ()
     workers: int = 2
     server_with_state: int | None = None  # of two; None: each has a key with state
+    goes_on: bool = True  # without a lost worker
 
 
 ROWS = {
@@ -69,6 +71,9 @@ ROWS = {
     "rdma-none": Row("tcp;ofi_rxm", ("codecs",), keeps_state=False),
     "rdma-onebit": Row("tcp;ofi_rxm", tuple(ONEBIT)),
     "hosts-onebit": Row("shm", tuple(ONEBIT), has_hosts=True, workers=4),
+    "hosts-weight": Row("tcp", ("weight",), has_hosts=True, workers=4),
+    "local-group": Row("shm", ("local-group",), workers=4, goes_on=False),
+    "not-finite": Row("tcp", ("not-finite",)),
     "local-steps": Row("shm", ("local-steps", "--steps", "480")),
     "sign-momentum": Row("tcp", ("sign-momentum", "--steps", "240"), server_with_state=0),
     "groups": Row("shm", ("groups", "ef(onebit)", "ef(onebit)")),
@@ -103,6 +108,8 @@ def points_of(role):
 def is_possible(cell):
     row = ROWS[cell.row]
     if cell.point not in points_of(cell.role) or row.has_hosts != (cell.role == "daemon" or (row.has_hosts and cell.role != "worker")):
+        return False
+    if cell.role in LOSES_WORKER and not row.goes_on:
         return False
     # A key without state is neither saved nor set, and mostly nothing of it is made again.
     return row.keeps_state or cell.point not in ("snapshot.half", "init.half", "redo.half")
@@ -180,7 +187,7 @@ def faults_of(cells):
 def plan_of(cells, folder):
     row = ROWS[cells[0].row]
     role = cells[0].role
-    loses_worker = role in ("worker", "worker and server", "daemon")
+    loses_worker = role in LOSES_WORKER
     options = [*options_of(row.transport, folder), "--set", "replay-steps=8", *row.options]
     if loses_worker:
         options += ["--set", "min-workers=1"]
@@ -188,9 +195,6 @@ def plan_of(cells, folder):
     pace = ["--pace", "0.03"] if loses_worker and cells[0].action == "stop" else []
     return Plan([PROGRAM, *row.program, *pace], options, workers=3 if loses_worker and not row.has_hosts else row.workers,
                 servers=1 if role == "only server" else 2, hosts=2 if row.has_hosts else 0, faults=faults_of(cells))
-
-
-LOSES_WORKER = ("worker", "worker and server", "daemon")
 
 
 class Runs:

@@ -3,7 +3,7 @@
     faulty_program.py KIND STEPS
 
 KIND is codecs PUSH PULL (of two tensors), groups, leaving, declaring, guard, or one of those with torch: adamw, overlap, local-steps,
-sign-momentum, checkpoint, elastic ALGORITHM. With TEST_DIR each step's checksum goes into TEST_DIR/steps.RANK: workers that are left agree in every step.
+sign-momentum, checkpoint, weight, not-finite, local-group, elastic ALGORITHM. With TEST_DIR each step's checksum goes into TEST_DIR/steps.RANK: workers that are left agree in every step.
 With elastic, workers that `bandoneon run` starts again are taken in, and the job ends when --faults of them have come, and all workers
 are there again; with others such a worker ends at once.
 """
@@ -193,19 +193,27 @@ def with_torch(options):
     elif options.kind == "sign-momentum":
         optimizer = bdn.LocalSteps(torch.optim.AdamW(model.parameters(), 0.005), named, tau=2, outer=SignMomentum())
     else:
-        optimizer = bdn.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.05, momentum=0.9), named,
-                                             push="ef(onebit)", pull="ef(onebit)")
+        links = bdn.Links(push="ef(onebit)", pull="ef(onebit)", weight=1 + rank if options.kind == "weight" else None,
+                          local_group=pairs_of_workers(bdn) if options.kind == "local-group" else None)
+        optimizer = bdn.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.05, momentum=0.9), named, links=links)
     data = torch.Generator().manual_seed(100 + rank)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=4)
     steps = Steps(rank)
     saved = {"model": model, "optimizer": optimizer}
     for step in range(1, options.steps + 1):
         inputs = torch.randn(8, 32, generator=data)
         loss = torch.nn.functional.mse_loss(model(inputs), inputs.roll(1, 1))
         optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        if options.kind == "not-finite":
+            # All leave out a step in which one has an infinite loss.
+            scaler.scale(loss / 0.0 if step % 7 == rank else loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        else:
+            loss.backward()
+            optimizer.step()
         # Between two meetings each worker has weights of its own, and with overlap a step may be under way.
-        if options.kind in ("adamw", "checkpoint") or (options.kind == "sign-momentum" and step % 2 == 0) or (
+        if options.kind in ("adamw", "checkpoint", "weight", "not-finite", "local-group") or (options.kind == "sign-momentum" and step % 2 == 0) or (
                 options.kind == "local-steps" and step % 8 == 0):
             steps.note(step, [p.detach().numpy() for p in model.parameters()])
         if options.kind == "checkpoint" and step % 20 == 0:
@@ -214,6 +222,14 @@ def with_torch(options):
     steps.note(options.steps, [p.detach().numpy() for p in model.parameters()])
     end(steps, rank)
     bdn.shutdown()
+
+
+def pairs_of_workers(bdn):
+    """The group of torch.distributed of this worker and its neighbour."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", f"file://{DIRECTORY}/pairs", rank=bdn.rank(), world_size=bdn.size())
+    return [dist.new_group([first, first + 1]) for first in range(0, bdn.size(), 2)][bdn.rank() // 2]
 
 
 def checkpoint(bdn, saved):
