@@ -22,7 +22,7 @@
 #include <set>
 #include <utility>
 
-#include "absl/strings/numbers.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
@@ -43,9 +43,11 @@ constexpr char kDoneLine[] = "the job is done";
 constexpr char kDoneWithoutLine[] = "the job is done, without ";
 // The scheduler's line when it has taken workers in, up to their names.
 constexpr char kTakenInLine[] = " workers: with ";
-constexpr std::string_view kGoneLine = " workers: without worker ";
+constexpr std::string_view kGoneLine = " workers: without ";
 // The scheduler's line when a signal ends it, with 0, and its journal keeps the job.
 constexpr char kLeftLine[] = "the job goes on: its nodes wait up to";
+// A server's line when it has handed its keys over, as SIGTERM told it to go, and ends with 0.
+constexpr char kHandedOverLine[] = "has left the job, which goes on";
 // The exit code of a program that the job has gone on without, and that may be started anew.
 constexpr int kEvictedCode = 75;
 constexpr char kLoopback4[] = "127.0.0.1";
@@ -216,6 +218,9 @@ void LocalJob::HandleText(size_t process, ProcessGroup::Stream stream, std::stri
     if (text.find(kDoneLine) != std::string_view::npos) NoteEndOfProgram();
     NoteOutlived(text);
   }
+  if (is_server(process) && text.find(kHandedOverLine) != std::string_view::npos) {
+    handed_over_.insert(process);
+  }
   if (worker_line_ && is_worker(process) && stream == ProcessGroup::Stream::kOut) {
     return worker_line_(static_cast<int>(process - worker(0)), text);
   }
@@ -361,12 +366,15 @@ absl::Status LocalJob::StartDaemons() {
     status = StartDaemon(absl::StrFormat("server %d", i), ServerArgv(i));
   }
   for (int i = 0; status.ok() && i < options_.hosts; ++i) {
-    status = StartDaemon(
-        absl::StrFormat("host %d", i),
-        {"bandoneon-worker", absl::StrFormat("--rank=%d", i), "--attach=" + HostAddress(i),
-         absl::StrFormat("--processes=%d", workers_per_host())});
+    status = StartDaemon(absl::StrFormat("host %d", i), HostArgv(i));
+    if (status.ok()) worker_restarts_.Started(host(i), Clock::now());
   }
   return status;
+}
+
+std::vector<std::string> LocalJob::HostArgv(int number) const {
+  return {"bandoneon-worker", absl::StrFormat("--rank=%d", number),
+          "--attach=" + HostAddress(number), absl::StrFormat("--processes=%d", workers_per_host())};
 }
 
 std::string LocalJob::Advertised(const std::string& port) const {
@@ -543,12 +551,14 @@ void LocalJob::HandleEnd(size_t process, int code) {
   // A process that was told to end may end by the signal that told it; one that was killed
   // otherwise has failed.
   const bool by_signal = code == 128 + SIGTERM || (code > 128 && code == code_);
-  const bool is_well = code == 0 && !IsLostScheduler({process, code});
+  const bool is_well =
+      code == 0 && !IsLostScheduler({process, code}) && !IsLostServer({process, code});
   const bool expected = is_well || (told && (code <= 128 || by_signal));
   // Nobody needs a server any more once all workers have ended.
   const bool is_late_kill = phase_ == Phase::kEndingDaemons && options_.may_lose_servers &&
                             is_server(process) && code == 128 + SIGKILL;
   if (is_late_kill) return;
+  if (IsEndOfLostHost({process, code})) return;
   if (is_well && HasLeftOthers({process, code})) return;
   // A worker leaves when all have done their work, so one that has ended with 0 tells that of all,
   // also where the log does not. A program that left the others to themselves is taken for that,
@@ -572,9 +582,11 @@ void LocalJob::HandleFailure(const Failure& ended) {
 std::string LocalJob::DescribeEnd(const Failure& ended) const {
   // ssh's own code is no signal.
   const bool is_of_ssh = is_remote(ended.process) && ended.code == kSshFailed;
-  return absl::StrFormat(
-      "%s (pid %d) %s", group_.name(ended.process), group_.pid(ended.process),
-      is_of_ssh ? absl::StrFormat("exited with code %d", ended.code) : DescribeCode(ended.code));
+  return absl::StrFormat("%s (pid %d) %s", group_.name(ended.process), group_.pid(ended.process),
+                         // A daemon that ends well while it is needed was told to.
+                         ended.code == 0 && ended.process < host(0) ? "was told to end"
+                         : is_of_ssh ? absl::StrFormat("exited with code %d", ended.code)
+                                     : DescribeCode(ended.code));
 }
 
 std::optional<size_t> LocalJob::MemberOf(size_t process) const {
@@ -590,28 +602,104 @@ bool LocalJob::GoesOnWithout(const Failure& ended) {
   if (options_.min_workers == 0 || phase_ != Phase::kRunning || !member) return false;
   // A job that lacks a worker before it has begun never begins.
   if (!MayHaveBegun()) return false;
-  // The processes of a host whose daemon is gone end with errors of their own.
-  for (const Failure& lost : lost_) {
-    if (MemberOf(lost.process) == member) return true;
-  }
+  // With hosts IsEndOfLostHost has decided.
+  if (options_.hosts > 0) return false;
   if (IsFailedNewcomer(ended)) return true;
-  // A process of a host whose daemon is out ends as the daemon does, and maybe before it.
-  const bool is_out = ended.code == kEvictedCode;
-  const bool is_node = options_.hosts == 0 || !is_worker(ended.process) || is_out;
-  const bool is_lost = ended.code > 128 || is_out;
-  const size_t all = static_cast<size_t>(options_.hosts > 0 ? options_.hosts : options_.workers);
-  const size_t left = all - lost_.size() - 1;
-  if (!is_node || !is_lost || left < static_cast<size_t>(options_.min_workers)) return false;
+  const bool is_lost = ended.code > 128 || ended.code == kEvictedCode;
+  if (!is_lost || !MayLoseOneMore()) return false;
   lost_.push_back(ended);
   if (std::ranges::count(outlived_, ended.process) > 0) return true;  // the job has ended
   if (IsToStartAgain(ended)) return true;
-  Say(absl::StrFormat("%s; the job goes on with %d of %d", DescribeEnd(ended), left, all));
+  SayItGoesOn(ended);
   return true;
 }
 
+bool LocalJob::MayLoseOneMore() const {
+  return NumMembers() - lost_.size() > static_cast<size_t>(options_.min_workers);
+}
+
+size_t LocalJob::NumMembers() const {
+  return static_cast<size_t>(options_.hosts > 0 ? options_.hosts : options_.workers);
+}
+
+void LocalJob::SayItGoesOn(const Failure& ended) {
+  Say(absl::StrFormat("%s; the job goes on with %d of %d", DescribeEnd(ended),
+                      NumMembers() - lost_.size(), NumMembers()));
+}
+
+// ---- Hosts: a daemon and its processes are lost together, and started again together
+
+bool LocalJob::IsEndOfLostHost(const Failure& ended) {
+  const std::optional<size_t> member = MemberOf(ended.process);
+  if (options_.hosts == 0 || !member || options_.min_workers == 0) return false;
+  if (phase_ != Phase::kRunning || !MayHaveBegun()) return false;
+  const size_t daemon = host(*member);
+  const bool is_first = !lost_hosts_.contains(daemon);
+  if (is_first) {
+    const bool is_lost = ended.code > 128 || ended.code == kEvictedCode ||
+                         (ended.code == 0 && !is_at_end_ && gone_.contains(daemon)) ||
+                         (ended.code != 0 && worker_restarts_.IsNewcomer(daemon));
+    if (!is_lost || !MayLoseOneMore()) return false;
+    lost_.push_back(ended);
+  }
+  LostHost& lost = lost_hosts_[daemon];
+  // The others of a lost host end with errors of their own.
+  lost.is_to_come_back |= ended.code > 128 || ended.code == kEvictedCode;
+  const bool may_restart = num_restarts_ < options_.restarts && !is_at_end_;
+  const bool has_ended = std::ranges::count(outlived_, ended.process) > 0;
+  if (is_first && !may_restart && !has_ended) SayItGoesOn(ended);
+  if (!may_restart || IsAnyAlive(*member)) return true;
+  EndHost(daemon);
+  return true;
+}
+
+bool LocalJob::IsAnyAlive(size_t member) const {
+  if (group_.alive(host(member))) return true;
+  for (size_t i = worker(0); i < group_.size(); ++i) {
+    if (is_worker(i) && MemberOf(i) == member && group_.alive(i)) return true;
+  }
+  return false;
+}
+
+void LocalJob::EndHost(size_t daemon) {
+  const std::string end = DescribeEnd(*LossOf(daemon));
+  if (!lost_hosts_[daemon].is_to_come_back) {
+    return Say(absl::StrFormat(
+        "%s after its host had left the job; %s is not started again, and the job goes on without "
+        "it",
+        end, group_.name(daemon)));
+  }
+  const std::chrono::seconds delay = worker_restarts_.Plan(daemon, Clock::now());
+  Say(absl::StrFormat("%s; %s is started again with its processes in %d s, restart %d of %d", end,
+                      group_.name(daemon), delay.count(), ++num_restarts_, options_.restarts));
+}
+
+std::vector<LocalJob::Failure>::iterator LocalJob::LossOf(size_t daemon) {
+  return std::ranges::find_if(
+      lost_, [&](const Failure& each) { return MemberOf(each.process) == MemberOf(daemon); });
+}
+
+void LocalJob::StartHostAgain(size_t daemon) {
+  const size_t member = *MemberOf(daemon);
+  const int restarts = worker_restarts_.count(daemon) + 1;
+  const std::string end = DescribeEnd(*LossOf(daemon));
+  absl::Status started = group_.StartAgain(
+      daemon, DaemonSpec(group_.name(daemon), HostArgv(static_cast<int>(member))));
+  for (size_t i = worker(0); started.ok() && i < group_.size(); ++i) {
+    if (MemberOf(i) != member) continue;
+    started = group_.StartAgain(i, WorkerSpec(static_cast<int>(i - worker(0)), restarts).first);
+  }
+  // The job goes on without it.
+  if (!started.ok()) return Say(std::string(started.message()));
+  worker_restarts_.Started(daemon, Clock::now());
+  gone_.erase(daemon);
+  lost_hosts_.erase(daemon);
+  lost_.erase(LossOf(daemon));
+  restarts_[daemon].push_back(end);
+}
+
 bool LocalJob::IsToStartAgain(const Failure& ended) {
-  // The daemon of a host cannot join a job that runs.
-  if (options_.hosts > 0 || num_restarts_ >= options_.restarts || is_at_end_) return false;
+  if (num_restarts_ >= options_.restarts || is_at_end_) return false;
   const std::chrono::seconds delay = worker_restarts_.Plan(ended.process, Clock::now());
   Say(absl::StrFormat("%s; it is started again in %d s, restart %d of %d", DescribeEnd(ended),
                       delay.count(), ++num_restarts_, options_.restarts));
@@ -655,7 +743,7 @@ void LocalJob::NoteTakenIn(std::string_view text) {
   const std::string names(text.substr(at));
   const std::set<size_t> newcomers = worker_restarts_.newcomers();
   for (const size_t process : newcomers) {
-    const std::string name = absl::StrFormat(" worker %d (", process - worker(0));
+    const std::string name = absl::StrFormat(" %s (", NodeName(process));
     if (names.find(name) != std::string::npos) worker_restarts_.TakenIn(process);
   }
 }
@@ -663,11 +751,16 @@ void LocalJob::NoteTakenIn(std::string_view text) {
 void LocalJob::NoteGone(std::string_view text) {
   const size_t at = text.find(kGoneLine);
   if (at == std::string_view::npos) return;
-  const std::string_view behind = text.substr(at + kGoneLine.size());
-  int number = 0;
-  const std::string digits(behind.substr(0, behind.find_first_not_of("0123456789")));
-  if (!absl::SimpleAtoi(digits, &number)) return;
-  if (number >= 0 && number < static_cast<int>(workers_.size())) gone_.insert(worker(number));
+  const std::string_view name = text.substr(at + kGoneLine.size());
+  for (size_t i = host(0); i < host(0) + NumMembers(); ++i) {
+    const std::string own = NodeName(i);
+    const bool is_longer = name.size() > own.size() && absl::ascii_isdigit(name[own.size()]);
+    if (name.starts_with(own) && !is_longer) gone_.insert(i);
+  }
+}
+
+std::string LocalJob::NodeName(size_t process) const {
+  return absl::StrFormat("%s %d", options_.hosts > 0 ? "host" : "worker", process - host(0));
 }
 
 bool LocalJob::HasLeftOthers(const Failure& ended) {
@@ -680,13 +773,20 @@ bool LocalJob::HasLeftOthers(const Failure& ended) {
 }
 
 void LocalJob::HandleRestarts(Clock::time_point now) {
-  for (const size_t process : worker_restarts_.TakeDue(now)) StartWorkerAgain(process);
+  for (const size_t process : worker_restarts_.TakeDue(now)) {
+    if (options_.hosts > 0) {
+      StartHostAgain(process);
+    } else {
+      StartWorkerAgain(process);
+    }
+  }
 }
 
 bool LocalJob::IsLostServer(const Failure& ended) const {
   if (!is_server(ended.process) || !options_.may_lose_servers) return false;
   if (phase_ != Phase::kRunning) return false;
-  return ended.code > 128 || ended.code == kEvictedCode;
+  return ended.code > 128 || ended.code == kEvictedCode ||
+         (ended.code == 0 && handed_over_.contains(ended.process));
 }
 
 bool LocalJob::GoesOnWithoutServer(const Failure& ended) {
@@ -712,10 +812,7 @@ bool LocalJob::IsStartedAgain(const Failure& ended) {
   const bool is_scheduler = IsLostScheduler(ended);
   if (!is_scheduler && !IsLostServer(ended)) return false;
   if (num_restarts_ >= options_.restarts) return false;
-  const std::string end = ended.code == 0
-                              ? absl::StrFormat("%s (pid %d) was told to end",
-                                                group_.name(kScheduler), group_.pid(kScheduler))
-                              : DescribeEnd(ended);
+  const std::string end = DescribeEnd(ended);
   // A scheduler serves at the same addresses, which nodes and people know. A server tells its own
   // when it joins.
   const std::vector<std::string> argv =
@@ -728,6 +825,7 @@ bool LocalJob::IsStartedAgain(const Failure& ended) {
     return false;
   }
   if (is_scheduler) has_left_job_ = false;
+  handed_over_.erase(ended.process);
   restarts_[ended.process].push_back(end);
   Say(absl::StrFormat("%s; it is started again, %d of %d times, and goes on with the job", end,
                       ++num_restarts_, options_.restarts));

@@ -162,6 +162,7 @@ class LocalJob {
   std::vector<std::string> SchedulerArgv(const std::string& listen,
                                          const std::string& http_listen) const;
   std::vector<std::string> ServerArgv(int server) const;
+  std::vector<std::string> HostArgv(int number) const;
   // A worker as it was asked for.
   struct WorkerCommand {
     std::vector<std::string> argv;
@@ -185,6 +186,20 @@ class LocalJob {
   // enough are left. Notes that, and says so.
   bool GoesOnWithout(const Failure& ended);
   bool GoesOnWithoutServer(const Failure& ended);
+  // Returns whether the job goes on without one worker, or host, more.
+  bool MayLoseOneMore() const;
+  size_t NumMembers() const;  // hosts, or without them workers
+  void SayItGoesOn(const Failure& ended);
+  // Returns a worker's name, or that of a host's daemon, as the scheduler's log has it.
+  std::string NodeName(size_t process) const;
+  // Returns whether this is a process of a host, or its daemon, and the job goes on without that
+  // host. Notes that, and starts the host again, if that may be, when all of its processes have
+  // ended.
+  bool IsEndOfLostHost(const Failure& ended);
+  bool IsAnyAlive(size_t member) const;
+  void EndHost(size_t daemon);
+  std::vector<Failure>::iterator LossOf(size_t daemon);
+  void StartHostAgain(size_t daemon);
   // Returns whether all nodes have joined, as far as the scheduler's log tells.
   bool MayHaveBegun() const { return has_begun_ || !options_.logs_begin; }
   // Returns whether a signal has ended the scheduler, or told it to end, so that another one can go
@@ -268,12 +283,18 @@ class LocalJob {
   // Whether a worker has ended with 0, or the scheduler has said that the job is done. The others
   // leave, too, or have left, and nobody is taken in any more.
   bool is_at_end_ = false;
-  std::set<size_t> gone_;  // workers without which the job goes on
+  std::set<size_t> gone_;  // workers, or daemons, without which the job goes on
+  // A host that was lost, by its daemon.
+  struct LostHost {
+    bool is_to_come_back = false;  // a signal has ended a process of it, or 75 was its status
+  };
+  std::map<size_t, LostHost> lost_hosts_;
   // Whether all nodes have joined, as the scheduler's log tells. A job that lacks a worker before
   // that never begins.
   bool has_begun_ = false;
   // Whether the scheduler has said that it ends and its journal keeps the job.
   bool has_left_job_ = false;
+  std::set<size_t> handed_over_;  // servers that have said that others do their work
   // Workers that the job has ended without, and when those that still run are ended.
   std::vector<size_t> outlived_;
   std::optional<Clock::time_point> outlived_until_;

@@ -674,6 +674,24 @@ CallId Job::Leave(NodeId node, const absl::Status& reason, absl::Time deadline, 
   return LeaveAsWorker(MemberOf(node), deadline);
 }
 
+CallId Job::TryToLeave(NodeId node, const absl::Status& reason, absl::Time now) {
+  Advance(now);
+  if (!failure_.ok()) return AnswerNow(failure_);
+  if (absl::Status status = CheckMember(node); !status.ok()) return AnswerNow(status);
+  const NodeInfo& info = table_.Find(node)->info;
+  if (info.role != Role::kServer) {
+    return AnswerNow(
+        InvalidArgument("%s asks what only servers ask", MembershipTable::Describe(info)));
+  }
+  if (work_done_) return AnswerNow(FailedPrecondition("the job's work is done"));
+  if (!lost_servers_.HasOther(info)) {
+    return AnswerNow(FailedPrecondition("no other server can answer for the keys of server %d%s",
+                                        info.rank,
+                                        lost_servers_.may_lose() ? "" : ": replay-steps is 0"));
+  }
+  return AnswerNow(Lose(node, absl::StrFormat("left: %s", reason.message())));
+}
+
 CallId Job::LeaveAsServer(NodeId node) {
   table_.MarkLeft(node);
   if (!work_done_) {

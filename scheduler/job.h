@@ -92,6 +92,9 @@ class Job {
   };
   CallId ArriveAtBarrier(NodeId node, const Arrival& arrival, absl::Time deadline, absl::Time now);
   CallId Leave(NodeId node, const absl::Status& reason, absl::Time deadline, absl::Time now);
+  // Takes a server out that is to go, where others can answer for its keys; else FailedPrecondition
+  // says why not.
+  CallId TryToLeave(NodeId node, const absl::Status& reason, absl::Time now);
   // Gives up a call whose answer nobody waits for any more: the answer is Cancelled, and the call's
   // effect is withdrawn (a node that was joining is forgotten).
   void Cancel(CallId call_id);

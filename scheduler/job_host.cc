@@ -86,6 +86,11 @@ CallId JobHost::Leave(NodeId node, const absl::Status& reason, absl::Duration ti
   });
 }
 
+CallId JobHost::TryToLeave(NodeId node, const absl::Status& reason, Done done) {
+  return Call(std::move(done),
+              [&](Job& job, absl::Time now) { return job.TryToLeave(node, reason, now); });
+}
+
 void JobHost::Cancel(CallId call_id) {
   MutexLock lock(&mu_);
   if (is_left_to_another_) return;

@@ -49,6 +49,7 @@ class JobHost {
   CallId ArriveAtBarrier(NodeId node, const Job::Arrival& arrival, absl::Duration timeout,
                          Done done);
   CallId Leave(NodeId node, const absl::Status& reason, absl::Duration timeout, Done done);
+  CallId TryToLeave(NodeId node, const absl::Status& reason, Done done);
   void Cancel(CallId call_id);
 
   absl::Status AcknowledgePlacement(NodeId node, PlacementVersion version);

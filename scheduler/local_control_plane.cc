@@ -142,6 +142,16 @@ class LocalControlPlane final : public ControlPlane {
     return status;
   }
 
+  absl::Status TryToLeave(const absl::Status& reason, absl::Duration) override {
+    const absl::Status status = Wait([&](JobHost::Done callback) {
+                                  return host_->TryToLeave(node(), reason, std::move(callback));
+                                }).status;
+    const bool is_out = status.ok() || IsEvicted(status);
+    MutexLock lock(&mu_);
+    left_ = left_ || is_out;
+    return is_out ? absl::OkStatus() : status;
+  }
+
   void Close() override {
     std::set<CallId> open;
     uint64_t observer = 0;

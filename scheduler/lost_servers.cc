@@ -19,6 +19,10 @@ bool LostServers::MayGoOnWithoutOne() const {
   return may_lose() && (is_logged_ || table_.membership()->servers.size() > 1);
 }
 
+bool LostServers::HasOther(const NodeInfo& server) const {
+  return may_lose() && (table_.membership()->servers.size() > 1 || FindWaiting(server.rank) != 0);
+}
+
 // ---- the servers of the membership
 
 std::string LostServers::Present() const {

@@ -35,6 +35,8 @@ class LostServers {
   bool may_lose() const { return options_.config.replay_steps > 0; }
   // Returns whether the job may go on without one of the servers that are here.
   bool MayGoOnWithoutOne() const;
+  // Returns whether another server, one that is here or waits, can answer for this one's keys.
+  bool HasOther(const NodeInfo& server) const;
 
   // ---- the servers of the membership. Each call begins the next epoch, and returns how the job
   // goes on in it: "with 1 of 2 servers: without server 1, which ...". OnChanged is to follow.

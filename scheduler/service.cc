@@ -185,11 +185,15 @@ CallId ServiceImpl::OnLeave(LeaveCall* call) {
   const wire::LeaveRequest& message = call->request();
   const absl::Status status = core_.CheckCaller(message.caller());
   if (!status.ok()) return call->FinishNow(status);
-  const bool in_peace = message.reason().code() == 0;
-  return call->FinishLater(core_.host()->Leave(
-      message.caller().node(), in_peace ? absl::OkStatus() : ReadFailure(message.reason()),
-      TimeoutFromMilliseconds(message.timeout_ms()),
-      [call](const Job::Completion& done) { call->Finish(done.status); }));
+  const NodeId node = message.caller().node();
+  const absl::Status reason =
+      message.reason().code() == 0 ? absl::OkStatus() : ReadFailure(message.reason());
+  const auto finish = [call](const Job::Completion& done) { call->Finish(done.status); };
+  if (message.may_be_refused()) {
+    return call->FinishLater(core_.host()->TryToLeave(node, reason, finish));
+  }
+  return call->FinishLater(
+      core_.host()->Leave(node, reason, TimeoutFromMilliseconds(message.timeout_ms()), finish));
 }
 
 CallId ServiceImpl::OnHeartbeat(HeartbeatCall* call) {

@@ -78,8 +78,23 @@ class Progress {
   bool ending_ ABSL_GUARDED_BY(mu_) = false;
 };
 
-// Starts the server and waits for the job's end. After a signal, a job that has begun has the time
-// `drain_timeout` to end by itself; then the scheduler is told which node went, and why.
+// Lets others answer for this server's keys, where they can, and returns whether they do. The rows
+// of tables are nowhere else.
+bool HandOver(const MainLoop& main, const Server& server, ControlPlane* control) {
+  if (server.HasTables()) return false;
+  const absl::Status left =
+      control->TryToLeave(WhyStopped("bandoneon-server", main), kLeaveTimeout);
+  if (left.ok()) {
+    LogInfo("has left the job, which goes on: others answer for this server's keys");
+  } else {
+    LogInfo("cannot leave the job that runs: %s", left.message());
+  }
+  return left.ok();
+}
+
+// Starts the server and waits for the job's end. After a signal the job goes on without this
+// server, if it can. Else a job that has begun has the time `drain_timeout` to end by itself; then
+// the scheduler is told which node went, and why.
 ServedJob ServeUntil(MainLoop* main, absl::Duration drain_timeout, Server* server,
                      const Registry* telemetry, ControlPlane* control, HealthServer* health) {
   ServedJob served;
@@ -106,16 +121,18 @@ ServedJob ServeUntil(MainLoop* main, absl::Duration drain_timeout, Server* serve
   const auto pulse = [telemetry] { (void)telemetry->Collect(); };
   MainLoop::Woken woken = main->Wait(over_fd, absl::InfiniteFuture(), pulse);
   const bool had_begun = progress.End();
+  bool has_left = false;
   if (woken == MainLoop::Woken::kBySignal) {
     LogInfo("ending on %s", main->signal());
-    if (had_begun) woken = main->Drain(over_fd, drain_timeout, pulse);
+    has_left = had_begun && !main->lacks_memory() && HandOver(*main, *server, control);
+    if (had_begun && !has_left) woken = main->Drain(over_fd, drain_timeout, pulse);
   }
   // From here on the daemon ends itself if it has not ended within a minute.
   main->BeginToEnd();
   if (woken != MainLoop::Woken::kByEvent) {
     const absl::Status why = WhyStopped("bandoneon-server", *main);
     // Before Close, which ends the connection over which the reason goes.
-    if (had_begun || main->lacks_memory()) (void)control->Leave(why, kLeaveTimeout);
+    if (!has_left && (had_begun || main->lacks_memory())) (void)control->Leave(why, kLeaveTimeout);
     control->Close();
     server->Stop();
   }

@@ -776,6 +776,11 @@ std::vector<RankWait> Server::ReadWaits() {
   return waits;
 }
 
+bool Server::HasTables() const {
+  MutexLock lock(&counted_mu_);
+  return has_tables_;
+}
+
 std::vector<TableCounts> Server::ReadTables() {
   std::map<std::string, TableCounts> tables;
   {

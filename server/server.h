@@ -90,6 +90,9 @@ class Server {
   // Ends Wait(), from any thread. Not async-signal-safe.
   void Stop();
 
+  // Returns whether this server has held rows of tables, which no other can make again.
+  bool HasTables() const;
+
   // REQUIRES: Start has returned.
   Stats stats() const;
 
@@ -187,7 +190,7 @@ class Server {
     LateRanks ranks;
     bool is_fresh = false;  // not read yet
   };
-  Mutex counted_mu_;
+  mutable Mutex counted_mu_;
   std::vector<std::vector<TableCounts>> counted_ ABSL_GUARDED_BY(counted_mu_);  // by shard
   bool has_tables_ ABSL_GUARDED_BY(counted_mu_) = false;  // it had a key of rows
   Mutex late_mu_;

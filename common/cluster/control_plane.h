@@ -29,7 +29,7 @@ namespace bdn {
 
 // The version of the control plane's protocol. Nodes and scheduler of different versions do not
 // join.
-inline constexpr uint32_t kControlVersion = 24;
+inline constexpr uint32_t kControlVersion = 25;
 // The most steps of which workers keep their pushes for servers that are lost.
 inline constexpr uint32_t kMostReplaySteps = 128;
 
@@ -278,6 +278,11 @@ class ControlPlane {
   // workers are leaving, or `timeout` passed, which ends the job. With an error it ends the job for
   // all nodes, which are told this node and the reason.
   virtual absl::Status Leave(const absl::Status& reason, absl::Duration timeout) = 0;
+
+  // Asks to leave a job that goes on, for a reason of this server's own. With OK the job has taken
+  // it out, and others answer for its keys. FailedPrecondition: no other can, or the work is done;
+  // nothing has changed then. An error may come from a scheduler that has taken it out, too.
+  virtual absl::Status TryToLeave(const absl::Status& reason, absl::Duration timeout) = 0;
 
   // Returns how long ago the scheduler has answered last; it is asked at every heartbeat. 0 where
   // there is none, and before Join.

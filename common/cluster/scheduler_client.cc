@@ -63,6 +63,7 @@ class GrpcControlPlane final : public ControlPlane {
   void ReportTables(std::function<std::vector<TableCounts>()> read) override;
   absl::Status ReportValue(const ReportedValue& value) override;
   absl::Status Leave(const absl::Status& reason, absl::Duration timeout) override;
+  absl::Status TryToLeave(const absl::Status& reason, absl::Duration timeout) override;
   absl::Duration SchedulerSilence() const override;
   void Close() override;
 
@@ -365,6 +366,18 @@ absl::Status GrpcControlPlane::Leave(const absl::Status& reason, absl::Duration 
   // may be here before the answer.
   const bool is_going = is_server ? reason.ok() : absl::IsUnavailable(reason);
   return is_going && IsEvicted(left) ? absl::OkStatus() : left;
+}
+
+absl::Status GrpcControlPlane::TryToLeave(const absl::Status& reason, absl::Duration timeout) {
+  FlushReports(true);
+  wire::LeaveRequest message;
+  calls_.SetCaller(message.mutable_caller());
+  Write(reason, message.mutable_reason());
+  message.set_timeout_ms(TimeoutToMilliseconds(timeout));
+  message.set_may_be_refused(true);
+  const absl::Status left = calls_.Leave(message, timeout);
+  // That news may be here before the answer.
+  return IsEvicted(left) ? absl::OkStatus() : left;
 }
 
 void GrpcControlPlane::Close() {

@@ -560,6 +560,44 @@ TEST_P(ControlPlaneSuite, AServerThatLeavesEarlyIsLostAndHearsItIfItGoesOn) {
   EXPECT_TRUE(IsEvicted(servers_[1].control->AcknowledgePlacement({.epoch = 1})));
 }
 
+TEST_P(ControlPlaneSuite, AServerThatIsToGoLeavesItsKeysToAnotherAtOnce) {
+  options_.config.replay_steps = 8;
+  options_.config.lease_timeout = absl::Minutes(10);
+  JoinAll(1, 2);
+  ASSERT_TRUE(Declare(0, {Tensor("a")}).get().ok());
+  const absl::Status why = absl::UnavailableError("it was stopped by SIGTERM");
+  EXPECT_EQ(servers_[1].control->TryToLeave(why, kLong), absl::OkStatus());
+  for (Node* node : {&workers_[0], &servers_[0]}) {
+    const auto now = node->events->AwaitEpoch(2);
+    ASSERT_EQ(now->servers.size(), 1u);
+    EXPECT_EQ(now->servers[0].id, servers_[0].joined.node);
+    EXPECT_EQ(now->moved.count(servers_[1].joined.node), 1u);
+  }
+  // It asks again, as the answer was lost: it is out.
+  EXPECT_EQ(servers_[1].control->TryToLeave(why, kLong), absl::OkStatus());
+  // Nobody is left who could do the work of the other one, which stays.
+  const absl::Status refused = servers_[0].control->TryToLeave(why, kLong);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << refused;
+  EXPECT_THAT(Text(refused), HasSubstr("no other server can answer for the keys of server 0"));
+  ASSERT_TRUE(Declare(0, {Tensor("b")}).get().ok());
+  // A worker has another way.
+  EXPECT_EQ(workers_[0].control->TryToLeave(why, kLong).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(Leave(workers_[0]).get().ok());
+  EXPECT_EQ(servers_[0].control->TryToLeave(why, kLong).code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(Leave(servers_[0]).get().ok());
+}
+
+TEST_P(ControlPlaneSuite, AServerThatTheJobNeedsIsToldSoAndStays) {
+  options_.config.replay_steps = 0;
+  JoinAll(1, 2);
+  const absl::Status refused =
+      servers_[1].control->TryToLeave(absl::UnavailableError("it was stopped"), kLong);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << refused;
+  EXPECT_THAT(Text(refused), HasSubstr("replay-steps is 0"));
+  EXPECT_TRUE(Declare(0, {Tensor("a")}).get().ok());
+}
+
 TEST_P(ControlPlaneSuite, AServerThatAsksInAJobThatRunsTakesAVacantRank) {
   options_.config.replay_steps = 8;
   JoinAll(1, 2);

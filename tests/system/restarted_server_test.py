@@ -38,6 +38,51 @@ def test_a_job_whose_servers_are_started_again_ends_as_one_whose_are_not(start, 
     assert {path.name for path in run.folder.iterdir()} == {"go-15", "go-30"}, "the job's directory and its journal are gone"
 
 
+def tell_to_go(run, rank):
+    """Sends a server SIGTERM, and returns what `run` says of its end."""
+    pid = run.daemon("bandoneon-server", f"--rank={rank}")
+    os.kill(pid, signal.SIGTERM)
+    told = f"server {rank} (pid {pid}) was told to end"
+    run.process.wait_for(told)
+    return told
+
+
+@pytest.mark.parametrize("options", [[], ["--transport", "network"], ["--hosts", "2"]], ids=["shm", "network", "hosts"])
+def test_servers_that_are_told_to_go_hand_their_work_over_at_once(start, options):
+    expected = undisturbed(start, *options)
+    # Nobody waits for the end of a drain, or of a lease.
+    run = start("--restarts", "2", "--set", "drain-timeout=1h", "--set", "lease-timeout=1h", *options)
+    run.process.wait_for("at 15", times=WORKERS)
+    first = tell_to_go(run, 0)
+    run.go(15)
+    run.process.wait_for("at 30", times=WORKERS)
+    second = tell_to_go(run, 1)
+    run.go(30)
+    code, output = run.end()
+    assert code == 0, output[-3000:]
+    assert weights_of(output) == expected
+    assert output.splitlines()[-1] == (
+        f"[run] server 0 was started again once, after {first}; server 1 was started again once, after {second}")
+
+
+def test_a_server_that_hands_its_work_over_is_not_missed(start):
+    expected = undisturbed(start)
+    run = start("--set", "drain-timeout=1h")
+    run.process.wait_for("at 15", times=WORKERS)
+    first = tell_to_go(run, 0)
+    run.go(15)
+    run.process.wait_for("at 30", times=WORKERS)
+    # The last one cannot go: it drains, and the job ends well meanwhile.
+    last = run.daemon("bandoneon-server", "--rank=1")
+    os.kill(last, signal.SIGTERM)
+    run.process.wait_for("cannot leave the job that runs: no other server can answer for the keys of server 1")
+    run.go(30)
+    code, output = run.end()
+    assert code == 0, output[-3000:]
+    assert weights_of(output) == expected
+    assert output.splitlines()[-1] == f"[run] the job has ended without those that it lost: {first}"
+
+
 @pytest.mark.parametrize("options", [[], ["--hosts", "2"]], ids=["shm", "hosts"])
 def test_without_restarts_the_servers_that_are_left_do_the_work_of_one_that_is_lost(start, options):
     expected = undisturbed(start, *options, servers=3)

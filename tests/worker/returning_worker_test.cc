@@ -72,6 +72,9 @@ class SilentEnd final : public ControlPlane {
     const bool is_told = reason.ok() || absl::IsUnavailable(reason);
     return is_told ? to_->Leave(reason, timeout) : absl::OkStatus();
   }
+  absl::Status TryToLeave(const absl::Status& reason, absl::Duration timeout) override {
+    return to_->TryToLeave(reason, timeout);
+  }
   void Close() override { to_->Close(); }
 
  private:
