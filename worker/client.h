@@ -184,6 +184,9 @@ class Client {
   // have heard of a loss earlier or later. Meet tells all the same.
   virtual Presence PresenceAmong(const RankGroup& group) const = 0;
   Presence presence() const { return PresenceAmong(RankGroup()); }
+  // Returns how many processes each worker of the job has, by rank: ranks are counted through them.
+  // A host's processes, which take part as one worker, come and go together. Constant.
+  virtual const std::vector<int>& processes() const = 0;
 
   // Returns the memory in which gradients are best made: they are pushed from it without a copy
   // where one can be avoided.
@@ -264,7 +267,7 @@ class Client {
   // all who met, newcomers too. A candidate waits here until it is taken in. Its keys then stand
   // where those of the others do; its tensors' values, its residuals and its momenta are its own.
   // FailedPrecondition: an exchange of this worker is in flight. DeadlineExceeded names whom it
-  // waits for. Unimplemented through a host's daemon.
+  // waits for. Processes of a host call it together, and come in together.
   virtual absl::StatusOr<std::vector<Rank>> Boundary(absl::Duration timeout) = 0;
   absl::Status Barrier(const std::string& name, absl::Duration timeout) {
     return Meet(name, timeout).status();
@@ -282,8 +285,8 @@ class Client {
   virtual absl::Status Leave(absl::Duration timeout) = 0;
   // Goes at once, and leaves the job to the others: they go on as without a lost worker, and hear
   // `reason`. FailedPrecondition, after which nothing has changed: they may not (min-workers).
-  // Between steps: what is in flight here ends with Aborted, and no more calls are taken.
-  // Unimplemented through a host's daemon.
+  // Between steps: what is in flight here ends with Aborted, and no more calls are taken. With a
+  // process of a host all of its host go, whose calls end with an error that IsEvicted.
   virtual absl::Status Depart(const std::string& reason) = 0;
   // Ends the job for all workers. Their error names this worker and `reason`.
   virtual absl::Status Abort(const std::string& reason) = 0;

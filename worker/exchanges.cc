@@ -252,8 +252,7 @@ absl::Status Exchanges::CheckIdle() const {
   MutexLock lock(tensors_->mutex());
   for (const auto& [id, exchange] : tensors_->keys()) {
     if (exchange->is_idle() && !exchange->has_server_request()) continue;
-    return FailedPrecondition("tensor '%s' is in flight; wait for it before the boundary",
-                              exchange->first_tensor());
+    return InFlightAtBoundary(exchange->first_tensor());
   }
   return absl::OkStatus();
 }

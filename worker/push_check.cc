@@ -82,6 +82,17 @@ absl::Status CheckRequest(const PushRequest& request, const TensorDeclaration& d
   return request.sources != nullptr ? CheckSources(request, declared) : absl::OkStatus();
 }
 
+absl::Status NotInYet(Rank rank) {
+  return FailedPrecondition(
+      "this worker is not in the job yet: it has joined a job that runs, as worker %d, and is "
+      "taken in at the next boundary to which it comes",
+      rank);
+}
+
+absl::Status InFlightAtBoundary(const std::string& tensor) {
+  return FailedPrecondition("tensor '%s' is in flight; wait for it before the boundary", tensor);
+}
+
 absl::Status CheckPush(const PushRequest& request, const Tensor& tensor) {
   const TensorDeclaration& declared = tensor.declaration;
   BDN_RETURN_IF_ERROR(CheckRequest(request, declared));

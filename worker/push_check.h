@@ -20,6 +20,10 @@ absl::Status CheckPush(const PushRequest& request, const Tensor& tensor);
 absl::Status CheckRequest(const PushRequest& request, const TensorDeclaration& declared);
 // Returns the error of a request with `left_out` where the push has a residual or momentum.
 absl::Status KeepsLeftOut(const std::string& tensor);
+// Returns the error of a candidate that pushes.
+absl::Status NotInYet(Rank rank);
+// Returns the error of a worker that comes to a boundary while it exchanges this tensor.
+absl::Status InFlightAtBoundary(const std::string& tensor);
 
 }  // namespace bdn
 

@@ -8,6 +8,7 @@
 #include "common/base/status.h"
 #include "link/row_link.h"
 #include "worker/pipeline/device_stages.h"
+#include "worker/push_check.h"
 
 namespace bdn {
 
@@ -19,11 +20,7 @@ absl::Status Participation::Check() const {
 
 absl::Status Participation::CheckIsIn() const {
   BDN_RETURN_IF_ERROR(Check());
-  if (!is_candidate) return absl::OkStatus();
-  return FailedPrecondition(
-      "this worker is not in the job yet: it has joined a job that runs, as worker %d, and is "
-      "taken in at the next boundary to which it comes",
-      rank);
+  return is_candidate ? NotInYet(rank) : absl::OkStatus();
 }
 
 absl::Status TensorTable::Canonicalize(TensorDeclaration* tensor) {

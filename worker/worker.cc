@@ -233,7 +233,12 @@ absl::Status Worker::Start(Registry* telemetry) {
   control_->Watch({
       .on_membership = [this](auto membership) { OnMembership(std::move(membership)); },
       .on_failure = [this](const absl::Status& status) { exchanges_->Fail(status); },
-      .on_candidates = [this](int ready) { candidates_ = ready; },
+      .on_candidates =
+          [this](int ready) {
+            const int before = candidates_.exchange(ready);
+            if (ready == before || !options_.presence_changed) return;
+            options_.presence_changed(presence(), ready);
+          },
       .on_finished = [] {},
       .on_dump = [this](const DumpOrder& order) { return RecordingFor(order, recorder_.get()); },
   });
@@ -322,7 +327,9 @@ void Worker::OnMembership(std::shared_ptr<const Membership> membership) {
   }
   if (membership->epoch > 1) FaultPoint("epoch.some");
   // Before the requests are sent anew for the next epoch, whose results must come later.
-  if (now != before && options_.presence_changed) options_.presence_changed(now);
+  if (now != before && options_.presence_changed) {
+    options_.presence_changed(now, candidates_.load(std::memory_order_relaxed));
+  }
   {
     MutexLock lock(&membership_mu_);
     if (!is_connected_) {  // Enter sets it

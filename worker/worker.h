@@ -53,9 +53,10 @@ class Worker final : public Client {
     int connections = 0;  // to each server; 0: as many as its distance asks for
     // Optional: called once, under no lock, when the job cannot go on.
     std::function<void(const absl::Status&)> failed;
-    // Optional: called under no lock, one call after the other, when presence() has changed. No
-    // round without the workers that were lost has ended here before the call has returned.
-    std::function<void(const Presence&)> presence_changed;
+    // Optional: called under no lock, one call after the other, when presence() or the number of
+    // candidates that wait has changed. No round without the workers that were lost has ended here
+    // before the call has returned.
+    std::function<void(const Presence&, int candidates)> presence_changed;
     // Borrowed; null: no stage times are counted.
     const StageClock* stage_clock = MachineStageClock(false);
     QualityOptions quality;
@@ -108,6 +109,7 @@ class Worker final : public Client {
             .num_candidates = candidates_.load(std::memory_order_relaxed)};
   }
   Presence PresenceAmong(const RankGroup& group) const override;
+  const std::vector<int>& processes() const override { return joined_.processes; }
   std::shared_ptr<MemoryDomain> memory() override { return HostMemory(); }
   ProgramRecords program_records() override { return {recorder_.get(), &program_clock_}; }
   uint64_t RecordedKeyOf(uint32_t tensor) override;

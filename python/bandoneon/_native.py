@@ -26,7 +26,7 @@ from ctypes import (
 
 from . import errors
 
-ABI_VERSION = 15
+ABI_VERSION = 16
 
 OK = 0
 CANCELLED = 1
@@ -236,6 +236,7 @@ _FUNCTIONS = {
     "bdn_size_among": (c_int, [c_void_p, POINTER(c_int32), c_size_t, POINTER(c_int32)]),
     "bdn_is_candidate": (c_int, [c_void_p]),
     "bdn_candidates": (c_int, [c_void_p]),
+    "bdn_host_ranks": (c_int, [c_void_p, c_int, POINTER(c_int), POINTER(c_int)]),
     "bdn_boundary": (c_int, [c_void_p, c_double, POINTER(c_int32), c_size_t, POINTER(c_size_t)]),
     "bdn_joined_size": (c_int, [c_void_p]),
     "bdn_first_rank": (c_int, [c_void_p]),

@@ -14,7 +14,7 @@ import struct
 import threading
 import time
 import weakref
-from ctypes import POINTER, byref, c_float, c_int32, c_size_t, c_uint32, c_uint64, c_void_p, sizeof
+from ctypes import POINTER, byref, c_float, c_int, c_int32, c_size_t, c_uint32, c_uint64, c_void_p, sizeof
 from types import TracebackType
 from typing import Any, Callable, Iterable, Iterator, Protocol, Sequence
 
@@ -167,6 +167,13 @@ class Worker:
         with self._call() as (lib, handle):
             count: int = lib.bdn_candidates(handle)
             return count
+
+    def host_ranks(self, rank: int) -> range:
+        """The ranks that come and go together with a rank: the processes of its host's daemon, or itself alone."""
+        first, count = c_int(), c_int()
+        with self._call() as (lib, handle):
+            _native.check(lib.bdn_host_ranks(handle, rank, byref(first), byref(count)))
+        return range(first.value, first.value + count.value)
 
     def boundary(self, timeout: float | None = None) -> list[int]:
         """Waits for all workers that are present, with nothing in flight, and takes in the candidates that wait here, too.

@@ -22,6 +22,9 @@ class Group:
     def __init__(self, ranks, size):
         self.ranks, self.size, self.whole = ranks, size, self
 
+    def host_ranks(self, rank):
+        return range(rank, rank + 1)
+
 
 @pytest.mark.parametrize("restarts,keeps,rank,is_said", [("9", "True", "0", True), ("0", "True", "0", False), ("9", "False", "0", False), ("9", "True", "1", False)])
 def test_a_torchrun_that_keeps_its_store_from_start_to_start_is_warned_of(monkeypatch, restarts, keeps, rank, is_said):
@@ -62,6 +65,16 @@ def test_where_replicas_are_whole_each_rank_is_an_island():
     assert islands.whole([4, 2]) == [2, 4]
     assert islands.mates_among([2], [0, 2, 4]) == [2]
     assert islands.peers_among(3, [4, 1]) == [1, 4]
+
+
+def test_hosts_are_islands_of_whole_replicas_of_whatever_size():
+    islands = Islands(1, firsts=[0, 0, 0, 3, 4, 4])
+    assert not islands.is_sharded and islands.noun == "host"
+    assert islands.of_ranks([2, 5]) == {0, 4}
+    assert islands.whole([0, 1, 3, 5, 4]) == [3, 4, 5]
+    assert islands.mates_among([1], range(6)) == [0, 1, 2]
+    assert islands.mates_among([5, 3], [0, 3, 4, 5]) == [3, 4, 5]
+    assert islands.peers_among(4, [5, 0, 3]) == [0, 3, 5], "each has the whole"
 
 
 def test_a_training_state_takes_others_into_its_own_group_alone():

@@ -30,10 +30,14 @@ HostRig::HostRig(const Options& options) : options_(options), hosts_(options.hos
     hosts_[h].first = ranks;
     ranks += std::max(options.hosts[h], 1);
     if (options.hosts[h] == 0) continue;
-    hosts_[h].server = std::make_unique<HostServer>(
-        HostServer::Options{.processes = options.hosts[h], .job_id = "job"}, &clock_);
+    MakeServer(static_cast<int>(h));
   }
   AtOnce(hosts_.size(), [&](size_t h) { Start(static_cast<int>(h)); });
+}
+
+void HostRig::MakeServer(int h) {
+  hosts_[h].server = std::make_unique<HostServer>(
+      HostServer::Options{.processes = options_.hosts[h], .job_id = "job"}, &clock_);
 }
 
 void HostRig::Start(int h) {
@@ -45,9 +49,10 @@ void HostRig::Start(int h) {
   of_worker.join.processes = std::max(processes, 1);
   if (host.server != nullptr) {
     of_worker.failed = [&host](const absl::Status& status) { host.server->OnFailure(status); };
-    of_worker.presence_changed = [&host, told = of_worker.presence_changed](const Presence& now) {
-      host.server->OnPresence(now);
-      if (told) told(now);
+    of_worker.presence_changed = [&host, told = of_worker.presence_changed](const Presence& now,
+                                                                            int candidates) {
+      host.server->OnPresence(now, candidates);
+      if (told) told(now, candidates);
     };
   }
   Registry* const telemetry = processes > 0 ? &host.telemetry : telemetry_[host.first].get();
@@ -87,6 +92,16 @@ HostRig::~HostRig() {
     if (host.server != nullptr) host.server->Close();
     host.worker.reset();
   });
+}
+
+void HostRig::StartAgain(int h) {
+  Host& host = hosts_[h];
+  for (int i = 0; i < options_.hosts[h]; ++i) clients_[host.first + i].reset();
+  host.worker->Close();
+  host.server->Close();
+  host.worker.reset();
+  MakeServer(h);
+  Start(h);
 }
 
 void HostRig::StopDaemon(int host) { hosts_[host].server->Close(); }

@@ -44,6 +44,8 @@ class HostRig {
   void LoseHost(int host) { hosts_[host].control->Close(); }
   // Ends the daemon of a host, as if it had died.
   void StopDaemon(int host);
+  // Ends what is left of a host that is lost, and starts it anew: its processes are candidates.
+  void StartAgain(int host);
   HostServer& daemon(int host) { return *hosts_[host].server; }
   // Returns the memory that all servers hold.
   HeldBytes held() const { return cluster_->held(); }
@@ -59,6 +61,7 @@ class HostRig {
     int first = 0;                    // the rank of its first process
   };
 
+  void MakeServer(int host);
   // Starts the host's worker, its daemon, if it has one, and its processes.
   void Start(int host);
 

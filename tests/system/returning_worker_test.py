@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from lost_worker_test import FABRIC, NETWORK, Job, steps_of
-from process_helpers import BIN, ROOT
+from process_helpers import ROOT
 
 PROGRAM = pathlib.Path(__file__).with_name("returning_worker_program.py")
 
@@ -123,11 +123,3 @@ def test_the_scheduler_may_be_lost_while_one_waits(start, tmp_path):
     job.restart_scheduler()
     job.processes[name].wait_for("taken in")
     check(job, ["worker 0", "worker 2", name], tmp_path)
-
-
-def test_a_host_cannot_come_back(start, tmp_path):
-    job = start({"TEST_RETURNS": "0"})
-    job[1].child.kill()
-    job._start("host", [BIN / "bandoneon-worker", "--rank=1", f"--attach=unix:{tmp_path}/socket"])
-    assert job.wait("host") != [0]
-    assert "a host's daemon cannot take its place" in job.processes["host"].output()

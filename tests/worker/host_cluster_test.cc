@@ -85,7 +85,7 @@ TEST(HostCluster, ProcessesHearWhoIsLeftBeforeTheFirstResultOfThose) {
 TEST(HostCluster, ProcessesThatAttachAfterALossHearOfItInTheirWelcome) {
   std::promise<void> heard;
   HostRig::Options options{.hosts = {2, 2}, .flags = {"--min-workers=1"}, .attaches_later = 1};
-  options.worker.presence_changed = [&](const Presence&) { heard.set_value(); };
+  options.worker.presence_changed = [&](const Presence&, int) { heard.set_value(); };
   HostRig rig(options);
   rig.LoseHost(0);
   ASSERT_EQ(heard.get_future().wait_for(std::chrono::minutes(1)), std::future_status::ready);

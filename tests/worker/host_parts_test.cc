@@ -574,6 +574,7 @@ TEST(DaemonChannel, AWelcomeOrAPresenceThatCannotBeEndsTheConnection) {
     message.mutable_welcome()->set_lease_ms(60000);
     message.mutable_welcome()->mutable_presence()->set_size(present);
     message.mutable_welcome()->mutable_presence()->set_first_rank(first);
+    if (size > 0 && size < 10) message.mutable_welcome()->add_processes(size);
     return message;
   };
   const auto presence = [](uint32_t size, int first) {
@@ -591,6 +592,12 @@ TEST(DaemonChannel, AWelcomeOrAPresenceThatCannotBeEndsTheConnection) {
   ends({welcome(0, 0, 0, 0)}, "a welcome as worker 0 of 0");
   ends({welcome(0, ~0u, 1, 0)}, "a welcome as worker 0 of 4294967295");
   ends({welcome(-1, 4, 4, 0)}, "and this worker's is -1");
+  Message other = welcome(1, 4, 4, 0);
+  other.mutable_welcome()->add_processes(1);
+  ends({other}, "a welcome to 2 workers of 5 processes in all, where there are 4");
+  other.mutable_welcome()->set_processes(0, 3);
+  other.mutable_welcome()->add_processes(0);
+  ends({other}, "a welcome to 3 workers of 4 processes in all, where there are 4");
   ends({welcome(1, 4, 5, 0)}, "5 workers from rank 0 on are present, of 4 in the job");
   ends({welcome(1, 4, 4, 0), welcome(1, 4, 4, 0)}, "a second welcome");
   ends({welcome(1, 4, 4, 0), presence(4, 0), presence(2, 2)}, "and this worker's is 1");

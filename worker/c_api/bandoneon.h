@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define BDN_ABI_VERSION 15
+#define BDN_ABI_VERSION 16
 #if defined(__GNUC__)
 #define BDN_API __attribute__((visibility("default")))
 #else
@@ -371,10 +371,14 @@ BDN_API int bdn_candidates(const bdn_worker* worker);
  * then; nobody waits for a candidate. Gives the ranks of the newcomers, rising, as bdn_meet gives
  * its own: the same to all who met, also to the newcomers, for which the call waits until they are
  * taken in. From then on a newcomer's pushes are those of the same steps as the others'; what its
- * tensors hold is its own. BDN_UNIMPLEMENTED for a process that takes part through its host
- * daemon. */
+ * tensors hold is its own. Processes of a host's daemon call it together, and come in together. */
 BDN_API int bdn_boundary(bdn_worker* worker, double timeout_seconds, int32_t* newcomers,
                          size_t capacity, size_t* count);
+
+/* Gives the ranks that come and go together with `rank`: those of the processes of its host's
+ * daemon, from `*first` on, `*count` of them; itself alone where it takes part without one. They
+ * stay the same for the whole job, whoever is present. */
+BDN_API int bdn_host_ranks(const bdn_worker* worker, int rank, int* first, int* count);
 
 /* Reports a value of this program, such as its loss of a step, for the scheduler's status page. The
  * value goes with the next heartbeat; the call never waits. `name` has 1 to 64 bytes of printable

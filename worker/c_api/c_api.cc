@@ -634,6 +634,24 @@ int bdn_boundary(bdn_worker* worker, double timeout_seconds, int32_t* newcomers,
   });
 }
 
+int bdn_host_ranks(const bdn_worker* worker, int rank, int* first, int* count) {
+  return CallOn(worker, [&](const bdn::Client& w) -> absl::Status {
+    if (first == nullptr || count == nullptr) {
+      return bdn::InvalidArgument("first or count is null");
+    }
+    int begin = 0;
+    for (const int of_host : w.processes()) {
+      if (rank >= begin && rank < begin + of_host) {
+        *first = begin;
+        *count = of_host;
+        return absl::OkStatus();
+      }
+      begin += of_host;
+    }
+    return bdn::InvalidArgument("rank %d: the job has ranks 0 to %d", rank, begin - 1);
+  });
+}
+
 int bdn_report(bdn_worker* worker, const char* name, uint64_t step, double value) {
   return CallOn(worker, [&](bdn::Client& w) {
     return w.ReportValue({name == nullptr ? "" : name, step, value});

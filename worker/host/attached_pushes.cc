@@ -53,6 +53,15 @@ absl::Status AttachedPushes::CheckLocked() const {
   return absl::OkStatus();
 }
 
+absl::Status AttachedPushes::CheckIdle() const {
+  MutexLock lock(&mu_);
+  BDN_RETURN_IF_ERROR(CheckLocked());
+  for (const auto& [id, tensor] : tensors_) {
+    if (!tensor.pending.empty()) return InFlightAtBoundary(tensor.declaration.name);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status AttachedPushes::BeginLeaving() {
   MutexLock lock(&mu_);
   BDN_RETURN_IF_ERROR(over_);
@@ -119,6 +128,7 @@ absl::StatusOr<std::vector<uint32_t>> AttachedPushes::Add(
     // The daemon says in which of its memory the results will be.
     BDN_ASSIGN_OR_RETURN(tensor.result, channel_->Resolve(Read(declared.result()), bytes));
     BDN_ASSIGN_OR_RETURN(const CodecSchedule push, ParseCodecSchedule(fresh[i].push_spec.str()));
+    tensor.pushed = declared.step();
     tensor.keeps_left_out = fresh[i].momentum > 0 || push.last().error_feedback;
     ids_[fresh[i].name] = declared.id();
     tensor.declaration = std::move(fresh[i]);
@@ -215,6 +225,8 @@ absl::Status AttachedPushes::SetStep(uint32_t id, Step step) {
 
 absl::StatusOr<TicketId> AttachedPushes::Deposit(PushRequest* request, std::vector<Ready>* ready) {
   BDN_RETURN_IF_ERROR(CheckLocked());
+  // At once, and not when all processes of the host have pushed it.
+  if (channel_->is_candidate()) return NotInYet(channel_->rank());
   BDN_ASSIGN_OR_RETURN(Tensor * tensor, Find(request->tensor));
   const TensorDeclaration& declared = tensor->declaration;
   if (request->sources != nullptr) {

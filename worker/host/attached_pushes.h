@@ -51,6 +51,9 @@ class AttachedPushes {
   // Ends the attempt to leave: new requests may begin again, unless the job is over.
   void EndLeaving();
 
+  // FailedPrecondition: a push has not ended.
+  absl::Status CheckIdle() const;
+
   // ---- Tensors
 
   // Makes the declarations canonical, and returns those that are new. InvalidArgument: one was

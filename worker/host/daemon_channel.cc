@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "common/base/float_guard.h"
@@ -210,7 +211,15 @@ absl::Status DaemonChannel::OnWelcome(const wire::Welcome& welcome) {
     return InvalidArgument("a welcome as worker %d of %d", welcome.rank(), welcome.size());
   }
   const int joined = static_cast<int>(welcome.size());
-  BDN_ASSIGN_OR_RETURN(const Presence presence, Read(welcome.presence(), welcome.rank(), joined));
+  // One that is not in the job yet is not among those who are present.
+  const Rank own = welcome.is_candidate() && welcome.rank() >= 0 ? joined - 1 : welcome.rank();
+  BDN_ASSIGN_OR_RETURN(const Presence presence, Read(welcome.presence(), own, joined));
+  std::vector<int> processes(welcome.processes().begin(), welcome.processes().end());
+  const int64_t all = std::accumulate(processes.begin(), processes.end(), int64_t{0});
+  if (std::ranges::any_of(processes, [](int count) { return count < 1; }) || all != joined) {
+    return InvalidArgument("a welcome to %d workers of %d processes in all, where there are %d",
+                           processes.size(), all, joined);
+  }
   const absl::Duration lease = absl::Milliseconds(welcome.lease_ms());
   // Lease and signs belong to this thread alone, so they need no lock.
   lease_.Begin(lease, clock_->Now());
@@ -222,6 +231,9 @@ absl::Status DaemonChannel::OnWelcome(const wire::Welcome& welcome) {
   rank_ = welcome.rank();
   joined_size_ = joined;
   presence_ = presence;
+  candidates_ = static_cast<int>(std::min(welcome.presence().candidates(), kMostRanks));
+  is_candidate_ = welcome.is_candidate();
+  processes_ = std::move(processes);
   run_seed_ = welcome.run_seed();
   is_welcome_ = true;
   changed_.SignalAll();
@@ -230,7 +242,9 @@ absl::Status DaemonChannel::OnWelcome(const wire::Welcome& welcome) {
 
 absl::Status DaemonChannel::OnPresence(const wire::Presence& message) {
   if (!signs_.has_value()) return InvalidArgument("a message of who is present before a welcome");
-  BDN_ASSIGN_OR_RETURN(const Presence now, Read(message, rank_, joined_size_));
+  BDN_ASSIGN_OR_RETURN(const Presence now,
+                       Read(message, is_candidate() ? joined_size_ - 1 : rank_, joined_size_));
+  candidates_ = static_cast<int>(std::min(message.candidates(), kMostRanks));
   const Presence before = presence_.exchange(now);
   if (now.size < before.size) {
     LogWarning("the job goes on with %d of %d workers", now.size, joined_size_);

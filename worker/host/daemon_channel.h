@@ -73,8 +73,13 @@ class DaemonChannel {
   int joined_size() const { return joined_size_; }
   uint64_t run_seed() const { return run_seed_; }
   const std::string& address() const { return options_.address; }
+  const std::vector<int>& processes() const { return processes_; }  // of each worker of the job
   // Returns the workers that were not lost, as far as the daemon has told.
   Presence presence() const { return presence_.load(std::memory_order_relaxed); }
+  int num_candidates() const { return candidates_.load(std::memory_order_relaxed); }
+  // Returns whether the daemon has joined a job that runs, and was not taken in yet.
+  bool is_candidate() const { return is_candidate_.load(std::memory_order_acquire); }
+  void SetTakenIn() { is_candidate_.store(false, std::memory_order_release); }
 
   // Sends a message, from any thread. The receiving thread sends the part that the socket does not
   // take now.
@@ -114,8 +119,11 @@ class DaemonChannel {
   Rank rank_ = 0;
   int joined_size_ = 0;
   uint64_t run_seed_ = 0;
+  std::vector<int> processes_;
   // Relaxed: the numbers publish nothing else.
   std::atomic<Presence> presence_ = Presence();
+  std::atomic<int> candidates_ = 0;
+  std::atomic<bool> is_candidate_ = false;
 
   mutable Mutex mu_;
   CondVar changed_;

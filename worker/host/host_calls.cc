@@ -36,12 +36,13 @@ std::vector<float> CopyOf(ByteSpan bytes) {
 }  // namespace
 
 HostCalls::HostCalls(std::shared_ptr<ShmArena> arena, const Clock* clock, HostProcesses* processes,
-                     HostExchanges* exchanges, CallThreads* threads)
+                     HostExchanges* exchanges, CallThreads* threads, DepartedFn departed)
     : clock_(clock),
       pool_(ArenaOrHeap(arena)),
       processes_(processes),
       exchanges_(exchanges),
-      threads_(threads) {}
+      threads_(threads),
+      departed_(std::move(departed)) {}
 
 void HostCalls::Start(Worker* worker, const Registry* telemetry) {
   worker_ = worker;
@@ -134,6 +135,9 @@ HostCalls::Arrival HostCalls::Gather(const OpenCall& open) {
       break;
     case wire::Call::kBarrier:
       members = gather_->Arrive(absl::StrFormat("barrier '%s'", call.barrier()), member);
+      break;
+    case wire::Call::kBoundary:
+      members = gather_->Arrive("boundary", member);
       break;
     case wire::Call::kLeave:
       members = gather_->Arrive(kLeaving, member);
@@ -250,6 +254,7 @@ absl::Time HostCalls::NextTime() const {
 // ---- What each asks for itself
 
 void HostCalls::Serve(OpenCall open) {
+  if (open.call->what_case() == wire::Call::kDepart) return Depart(open);
   wire::Answer answer;
   Buffer data;
   const absl::Status status = ServeOne(open, &answer, &data);
@@ -295,6 +300,21 @@ absl::Status HostCalls::ServeOne(const OpenCall& open, wire::Answer* answer, Buf
     default:
       return Unimplemented("a call of no known kind");
   }
+}
+
+void HostCalls::Depart(const OpenCall& open) {
+  MutexLock one_at_a_time(&departing_);
+  if (has_departed_) return Answer(open, {}, absl::OkStatus());
+  const std::string reason =
+      absl::StrFormat("%s: %s", processes_->NameOf(*open.process), open.call->depart());
+  // Before it: the news that this host is out may be here before the answer.
+  departs_ = true;
+  const absl::Status status = worker_->Depart(reason);
+  has_departed_ = status.ok();
+  departs_ = status.ok();
+  // Before the others hear of it, and this process with them.
+  Answer(open, {}, status);
+  if (has_departed_) departed_(reason);
 }
 
 void HostCalls::TellStats(wire::Answer* answer) const {
@@ -362,11 +382,22 @@ void HostCalls::ServeTogether(const Calls& calls) {
     wire::Answer answer;
     if (present.ok()) answer.mutable_present()->Add(present->begin(), present->end());
     for (const OpenCall& call : calls) Answer(call, answer, present.status());
+  } else if (first.has_boundary()) {
+    wire::Answer answer;
+    const absl::Status status = Boundary(left, &answer);
+    for (const OpenCall& call : calls) Answer(call, answer, status);
   } else {
     const absl::Status status = worker_->Leave(left);
     if (status.ok()) processes_->SetAllLeft();
     AnswerAll(calls, status);
   }
+}
+
+absl::Status HostCalls::Boundary(absl::Duration timeout, wire::Answer* answer) {
+  const bool was_candidate = worker_->is_candidate();
+  BDN_ASSIGN_OR_RETURN(const std::vector<Rank> newcomers, worker_->Boundary(timeout));
+  answer->mutable_present()->Add(newcomers.begin(), newcomers.end());
+  return was_candidate ? exchanges_->BeginWhereWorkerStands(answer) : absl::OkStatus();
 }
 
 absl::Status HostCalls::Declare(const Calls& calls, std::vector<wire::Answer>* answers) {
@@ -398,13 +429,18 @@ absl::Status HostCalls::Declare(const Calls& calls, std::vector<wire::Answer>* a
   }
   // Processes may declare the tensors in different orders.
   absl::flat_hash_map<std::string_view, uint32_t> by_name;
-  for (size_t i = 0; i < ids.size(); ++i) by_name[lists[0][i].name] = ids[i];
+  absl::flat_hash_map<uint32_t, Step> steps;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    by_name[lists[0][i].name] = ids[i];
+    BDN_ASSIGN_OR_RETURN(steps[ids[i]], exchanges_->BeginWhereWorkerStands(ids[i]));
+  }
   for (size_t i = 0; i < lists.size(); ++i) {
     for (const TensorDeclaration& tensor : lists[i]) {
       const uint32_t id = by_name.at(tensor.name);
       const ByteSpan bytes = exchanges_->ResultOf(id);
       wire::DeclaredTensor* declared = (*answers)[i].add_tensors();
       declared->set_id(id);
+      declared->set_step(steps.at(id));
       Write(*calls[i].process->channel->Find(bytes), declared->mutable_result());
     }
   }
@@ -426,6 +462,8 @@ absl::Status HostCalls::Broadcast(const Calls& calls, Buffer* data) {
     }
     deadline = std::max(deadline, calls[i].deadline);
   }
+  // A candidate's processes keep what they have.
+  if (worker_->is_candidate()) return absl::OkStatus();
   *data = pool_.Get(first.bytes());
   // The root's bytes come from its process, if that is one of this host's.
   const Rank place = first.root() - worker_->rank();

@@ -1,7 +1,9 @@
 #ifndef BANDONEON_WORKER_HOST_HOST_CALLS_H_
 #define BANDONEON_WORKER_HOST_HOST_CALLS_H_
 
+#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -36,9 +38,13 @@ namespace bdn {
 // its own. Thread-safe.
 class HostCalls {
  public:
+  // Notes that this host has left the job, which goes on without it, because a process has asked
+  // for that, for this reason.
+  using DepartedFn = std::function<void(const std::string& reason)>;
+
   // All pointers are borrowed until `threads` are joined. Answers are made in memory of `arena`.
   HostCalls(std::shared_ptr<ShmArena> arena, const Clock* clock, HostProcesses* processes,
-            HostExchanges* exchanges, CallThreads* threads);
+            HostExchanges* exchanges, CallThreads* threads, DepartedFn departed);
   HostCalls(const HostCalls&) = delete;
   HostCalls& operator=(const HostCalls&) = delete;
 
@@ -59,6 +65,8 @@ class HostCalls {
   void OnTaken(const HostProcess& process, uint64_t call);
   // Frees the answers that an attached process, which is gone, has not copied.
   void OnGone(const HostProcess& process);
+  // Returns whether this host leaves, or has left, the job because a process has asked for that.
+  bool departs() const { return departs_; }
   // Ends calls whose time is over. Returns the reason why the job is over if one of them was
   // leaving, else "".
   std::string OnTime();
@@ -112,15 +120,22 @@ class HostCalls {
   void ServeTogether(const Calls& calls);
   absl::Status Declare(const Calls& calls, std::vector<bandoneon::host::Answer>* answers);
   absl::Status Broadcast(const Calls& calls, Buffer* data);
+  absl::Status Boundary(absl::Duration timeout, bandoneon::host::Answer* answer);
+  // Has the whole host leave, whoever of its processes asks first. Answers the others alike.
+  void Depart(const OpenCall& open);
 
   const Clock* const clock_;
   BufferPool pool_;
   HostProcesses* const processes_;
   HostExchanges* const exchanges_;
   CallThreads* const threads_;
+  const DepartedFn departed_;
   Worker* worker_ = nullptr;  // const after Start, as the next
   const Registry* telemetry_ = nullptr;
 
+  Mutex departing_;  // lets one process depart at a time; taken before mu_ and the worker's locks
+  bool has_departed_ ABSL_GUARDED_BY(departing_) = false;
+  std::atomic<bool> departs_ = false;
   mutable Mutex mu_;
   CondVar changed_;
   absl::Status failed_ ABSL_GUARDED_BY(mu_);

@@ -189,10 +189,18 @@ absl::StatusOr<Tables*> HostClient::tables() {
       "as a worker of its own");
 }
 
-absl::StatusOr<std::vector<Rank>> HostClient::Boundary(absl::Duration) {
-  return absl::UnimplementedError(
-      "workers come back only into jobs without host daemons: start each process as a worker of "
-      "its own, without bandoneon-worker");
+absl::StatusOr<std::vector<Rank>> HostClient::Boundary(absl::Duration timeout) {
+  BDN_RETURN_IF_ERROR(pushes_.CheckIdle());
+  wire::Call call;
+  call.mutable_boundary();
+  BDN_ASSIGN_OR_RETURN(const wire::Answer answer, calls_.Ask(std::move(call), timeout));
+  for (const wire::TensorStep& step : answer.steps()) {
+    // One that this process has retired is not among its tensors.
+    const absl::Status set = pushes_.SetStep(step.id(), step.step());
+    if (!set.ok() && !absl::IsNotFound(set)) return set;
+  }
+  channel_.SetTakenIn();
+  return std::vector<Rank>(answer.present().begin(), answer.present().end());
 }
 
 absl::StatusOr<std::vector<Rank>> HostClient::Meet(const std::string& name,
@@ -235,10 +243,19 @@ absl::Status HostClient::Leave(absl::Duration timeout) {
   return status;
 }
 
-absl::Status HostClient::Depart(const std::string&) {
-  return absl::UnimplementedError(
-      "a process of a host's daemon cannot leave a job that goes on: the sums of its host wait for "
-      "it; end the daemon, with which all processes of its host leave");
+absl::Status HostClient::Depart(const std::string& reason) {
+  BDN_RETURN_IF_ERROR(pushes_.Check());
+  wire::Call call;
+  call.set_depart(reason);
+  const absl::Status status = calls_.Ask(std::move(call), absl::InfiniteDuration()).status();
+  // Another process of this host has asked before, and that news may be here before the answer.
+  if (!status.ok() && !IsEvicted(status)) return status;
+  {
+    MutexLock lock(&mu_);
+    has_left_ = true;
+  }
+  channel_.Fail(Aborted("this worker has left the job: %s", reason));
+  return absl::OkStatus();
 }
 
 absl::Status HostClient::Abort(const std::string& reason) {

@@ -56,10 +56,14 @@ class HostClient final : public Client {
   HostClient& operator=(const HostClient&) = delete;
 
   Standing standing() const override {
-    return {.rank = channel_.rank(), .joined_size = channel_.joined_size()};
+    return {.rank = channel_.rank(),
+            .joined_size = channel_.joined_size(),
+            .is_candidate = channel_.is_candidate(),
+            .num_candidates = channel_.num_candidates()};
   }
   // A group of ranks is all of them, as it cannot be another here.
   Presence PresenceAmong(const RankGroup&) const override { return channel_.presence(); }
+  const std::vector<int>& processes() const override { return channel_.processes(); }
   std::shared_ptr<MemoryDomain> memory() override { return arena_; }
   ProgramRecords program_records() override { return {.recorder = recorder_.get()}; }
   uint64_t RecordedKeyOf(uint32_t tensor) override;

@@ -407,6 +407,30 @@ absl::Status HostExchanges::DescribePush(uint32_t id) const {
   return absl::IsNotFound(described) ? DeadlineExceeded("still in flight") : described;
 }
 
+absl::Status HostExchanges::BeginWhereWorkerStands(wire::Answer* answer) {
+  std::vector<uint32_t> ids;
+  {
+    MutexLock lock(&mu_);
+    for (const auto& [id, tensor] : tensors_) ids.push_back(id);
+  }
+  for (const uint32_t id : ids) {
+    BDN_ASSIGN_OR_RETURN(const Step at, BeginWhereWorkerStands(id));
+    wire::TensorStep* const step = answer->add_steps();
+    step->set_id(id);
+    step->set_step(at);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Step> HostExchanges::BeginWhereWorkerStands(uint32_t tensor) {
+  StateCall call{.what = StateCall::What::kGetStep, .tensor = tensor};
+  // Without the lock, as the worker is called.
+  BDN_RETURN_IF_ERROR(worker_->Perform(&call, absl::ZeroDuration()));
+  MutexLock lock(&mu_);
+  BDN_RETURN_IF_ERROR(rounds_->SetStep(tensor, call.step));
+  return call.step;
+}
+
 // ---- State of the host's link
 
 absl::Status HostExchanges::PerformAtLink(int process, StateCall* call,

@@ -22,6 +22,7 @@
 #include "worker/worker.h"
 
 namespace bandoneon::host {
+class Answer;
 class Push;
 class Pushes;
 class Retired;
@@ -74,6 +75,12 @@ class HostExchanges {
   ByteSpan ResultOf(uint32_t tensor) const;
   // Returns what a push of the tensor waits for, as an error.
   absl::Status DescribePush(uint32_t tensor) const;
+
+  // Has all tensors stand where those of the worker do, which was taken into a job that runs, and
+  // writes these steps. REQUIRES: nothing was pushed.
+  absl::Status BeginWhereWorkerStands(bandoneon::host::Answer* answer);
+  // Has one of them stand so, if no process has pushed it yet, and returns its step.
+  absl::StatusOr<Step> BeginWhereWorkerStands(uint32_t tensor);
 
   // ---- State of the host's link
 

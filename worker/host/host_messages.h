@@ -24,7 +24,7 @@ class Status;
 
 namespace bdn {
 
-inline constexpr uint32_t kHostVersion = 8;
+inline constexpr uint32_t kHostVersion = 9;
 
 void Write(const absl::Status& status, bandoneon::host::Status* message);
 // Reads a status with its ErrorFields. An unknown code becomes Unknown.

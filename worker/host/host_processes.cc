@@ -88,7 +88,7 @@ bool HostProcesses::Fail(const absl::Status& status) {
   return true;
 }
 
-void HostProcesses::TellPresence(const Presence& presence) {
+void HostProcesses::TellPresence(const Presence& presence, int candidates) {
   std::vector<std::shared_ptr<HostChannel>> told;
   {
     MutexLock lock(&mu_);
@@ -98,6 +98,7 @@ void HostProcesses::TellPresence(const Presence& presence) {
   }
   wire::ToProcess message;
   Write(presence, message.mutable_presence());
+  message.mutable_presence()->set_candidates(static_cast<uint32_t>(candidates));
   for (const auto& channel : told) channel->Send(message);
   if (!told.empty()) Wake();
 }
@@ -359,7 +360,11 @@ void HostProcesses::WelcomeAll() {
     welcome->set_rank(worker_->rank() + rank);
     welcome->set_size(static_cast<uint32_t>(worker_->joined_size()));
     // What the worker hears from now on is told after this message, because mu_ is held.
+    const Standing standing = worker_->standing();
     Write(worker_->presence(), welcome->mutable_presence());
+    welcome->mutable_presence()->set_candidates(static_cast<uint32_t>(standing.num_candidates));
+    welcome->set_is_candidate(standing.is_candidate);
+    welcome->mutable_processes()->Add(worker_->processes().begin(), worker_->processes().end());
     welcome->set_local_rank(static_cast<uint32_t>(rank));
     welcome->set_local_size(static_cast<uint32_t>(options_.processes));
     welcome->set_run_seed(worker_->run_seed());

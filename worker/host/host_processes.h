@@ -66,9 +66,10 @@ class HostProcesses {
   void Adopt(FileDescriptor socket);
   // Tells the processes that the job has failed. Returns false if it had failed before.
   bool Fail(const absl::Status& status);
-  // Tells the processes that were welcomed who is present by now; others hear it in their welcome.
-  // Calls must follow one another, so that the last one is the last that processes hear.
-  void TellPresence(const Presence& presence);
+  // Tells the processes that were welcomed who is present by now, and how many candidates wait;
+  // others hear it in their welcome. Calls must follow one another, so that the last one is the
+  // last that processes hear.
+  void TellPresence(const Presence& presence, int candidates);
   // Notes that all processes have left the job.
   void SetAllLeft();
   // Waits until all processes have left and gone (OK), or the job has failed and they were told.

@@ -30,7 +30,8 @@ HostServer::HostServer(const Options& options, const Clock* clock)
     : arena_(MakeArena()),
       processes_(options, clock, arena_),
       exchanges_(arena_, &processes_, [this](const std::string& reason) { AbortJob(reason); }),
-      calls_(arena_, clock, &processes_, &exchanges_, &threads_) {}
+      calls_(arena_, clock, &processes_, &exchanges_, &threads_,
+             [this](const std::string& reason) { OnDeparted(reason); }) {}
 
 HostServer::~HostServer() { Close(); }
 
@@ -50,6 +51,11 @@ void HostServer::OnFailure(const absl::Status& status) {
   calls_.Fail(status);
 }
 
+absl::Status HostServer::Wait() {
+  const absl::Status status = processes_.Wait();
+  return calls_.departs() && IsEvicted(status) ? absl::OkStatus() : status;
+}
+
 void HostServer::Close() {
   // In this order: the polling thread starts calls, calls use the processes, and what both use goes
   // last.
@@ -65,6 +71,21 @@ void HostServer::AbortJob(const std::string& reason) {
   // The worker's Abort calls the scheduler and then OnFailure, for which the polling thread must
   // not wait.
   threads_.Run([this, reason] { (void)worker_->Abort(reason); });
+}
+
+void HostServer::GiveUpHost(const std::string& reason) {
+  if (reason.empty()) return;
+  threads_.Run([this, reason] {
+    if (worker_->Depart(reason).ok()) {
+      OnDeparted(reason);
+    } else {
+      (void)worker_->Abort(reason);
+    }
+  });
+}
+
+void HostServer::OnDeparted(const std::string& reason) {
+  OnFailure(Evicted("the job goes on without this host: %s", reason));
 }
 
 // ---- The polling thread
@@ -135,13 +156,14 @@ absl::Status HostServer::OnReport(const bandoneon::control::Report& report) {
 void HostServer::OnGone(const HostProcessRef& process, const absl::Status& why) {
   const std::string reason = processes_.OnGone(process, why);
   if (processes_.IsAttached(*process)) calls_.OnGone(*process);
-  AbortJob(reason);
+  GiveUpHost(reason);
 }
 
 void HostServer::OnTime() {
   const std::string left = calls_.OnTime();
   const std::string missed = processes_.OnTime();
-  AbortJob(left.empty() ? missed : left);
+  AbortJob(left);
+  GiveUpHost(left.empty() ? missed : "");
 }
 
 }  // namespace bdn

@@ -47,11 +47,15 @@ class HostServer {
   void Adopt(FileDescriptor socket) { processes_.Adopt(std::move(socket)); }
   // Notes that the worker's job has failed. May be called before Start.
   void OnFailure(const absl::Status& status);
-  // Notes that the worker's presence() has changed. May be called before Start.
-  void OnPresence(const Presence& presence) { processes_.TellPresence(presence); }
+  // Notes that the worker's presence(), or how many candidates wait, has changed. May be called
+  // before Start.
+  void OnPresence(const Presence& presence, int candidates) {
+    processes_.TellPresence(presence, candidates);
+  }
 
   // Waits until all processes have left and gone (OK), or the job has failed and they were told.
-  absl::Status Wait() { return processes_.Wait(); }
+  // OK, too, where a process has had this host leave a job that goes on.
+  absl::Status Wait();
   // Ends everything; processes that are still attached lose their daemon. Idempotent. REQUIRES: the
   // worker's waits end.
   void Close();
@@ -73,6 +77,11 @@ class HostServer {
 
   // Ends the job for all workers, on a thread of its own; does nothing if `reason` is empty.
   void AbortJob(const std::string& reason);
+  // Leaves the job to the others, who go on without this host, if they may, or ends it for all
+  // workers; on a thread of its own. Does nothing if `reason` is empty.
+  void GiveUpHost(const std::string& reason);
+  // Has this host's processes hear that the job goes on without them.
+  void OnDeparted(const std::string& reason);
 
   const std::shared_ptr<ShmArena> arena_;
   Worker* worker_ = nullptr;  // const after Start

@@ -54,17 +54,6 @@ constexpr char kUsage[] =
     "\n"
     "settings:\n";
 
-// Joins a job that begins; into one that runs a daemon cannot come.
-absl::StatusOr<std::unique_ptr<Worker>> JoinAsDaemon(const Config& config,
-                                                     const Worker::Options& options,
-                                                     const Clock* clock, Registry* telemetry) {
-  BDN_ASSIGN_OR_RETURN(auto joined, JoinAsWorker(config, options, clock, telemetry));
-  if (!joined->is_candidate()) return joined;
-  return absl::UnimplementedError(
-      "the job runs, without a worker of this rank, and a host's daemon cannot take its place: "
-      "start the processes of this host as workers of their own, or the job anew");
-}
-
 // Serves one job, with a worker and memory of its own: nothing of it is left for the next one.
 // After a signal, a job that has begun has some time to end by itself.
 ServedJob ServeJob(const Config& config, const HostOptions& options, MainLoop* main,
@@ -81,8 +70,10 @@ ServedJob ServeJob(const Config& config, const HostOptions& options, MainLoop* m
     // Set before the join: the job may fail as soon as the worker is part of it, even before
     // server.Start.
     of_worker.failed = [&](const absl::Status& status) { server.OnFailure(status); };
-    of_worker.presence_changed = [&](const Presence& now) { server.OnPresence(now); };
-    auto joined = JoinAsDaemon(config, of_worker, clock, telemetry);
+    of_worker.presence_changed = [&](const Presence& now, int candidates) {
+      server.OnPresence(now, candidates);
+    };
+    auto joined = JoinAsWorker(config, of_worker, clock, telemetry);
     served.result = joined.status();
     if (joined.ok()) {
       {

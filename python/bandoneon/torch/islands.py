@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 import warnings
-from typing import Iterable
+from typing import Iterable, Sequence
 
 import torch
 
@@ -14,16 +14,27 @@ from ..worker import Worker
 
 
 class Islands:
-    """Islands of `size` ranks each, counted on: island k has the ranks k * size to (k + 1) * size - 1. Where replicas are
-    whole, each rank is an island."""
+    """Ranks that come and go together. Islands of `size` ranks each hold a sharded model together, and are counted on: island k
+    has the ranks k * size to (k + 1) * size - 1. Where replicas are whole, each rank is an island, or each host whose processes
+    take part by its daemon."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, firsts: Sequence[int] = ()) -> None:
         self.size = size
+        self._firsts = firsts  # of whole replicas: by rank, the lowest rank of its host
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether a rank holds a part of a model, and not the whole of it."""
+        return self.size > 1
+
+    @property
+    def noun(self) -> str:
+        return "island" if self.is_sharded else "host"
 
     @classmethod
     def of(cls, worker: Worker) -> Islands:
         """The islands of a job whose group `worker` exchanges one part of a sharded model, as sharded.across_islands() makes
-        it; islands of one rank for a worker that is no group."""
+        it; the hosts, or ranks, of a worker that is no group."""
         ranks, total = list(worker.ranks), worker.whole.size
         size = max(total // len(ranks), 1)
         if ranks != list(range(ranks[0], total, size)) or ranks[0] >= size:
@@ -32,11 +43,11 @@ class Islands:
                 "on, and a group has one of each, as bandoneon.torch.sharded.across_islands() makes it where BANDONEON_ISLAND "
                 "numbers the torchruns"
             )
-        return cls(size)
+        return cls(size) if size > 1 else cls(1, [worker.whole.host_ranks(rank).start for rank in ranks])
 
     def of_rank(self, rank: int) -> int:
         """The number of its island."""
-        return rank // self.size
+        return self._firsts[rank] if self._firsts else rank // self.size
 
     def of_ranks(self, ranks: Iterable[int]) -> set[int]:
         """The numbers of the islands that have any of these."""
@@ -46,7 +57,10 @@ class Islands:
         """Those of the ranks whose islands are there with all of their ranks, rising."""
         given = sorted(ranks)
         islands = [self.of_rank(rank) for rank in given]
-        return [rank for rank, island in zip(given, islands) if islands.count(island) == self.size]
+        return [rank for rank, island in zip(given, islands) if islands.count(island) == self._size_of(island)]
+
+    def _size_of(self, island):
+        return self._firsts.count(island) if self._firsts else self.size
 
     def mates_among(self, ranks: Iterable[int], present: Iterable[int]) -> list[int]:
         """Those of `present` that are of an island with one of the ranks, rising."""

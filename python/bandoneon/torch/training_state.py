@@ -110,12 +110,12 @@ class TrainingState:
             raise InvalidArgument(f"on_sigterm={on_sigterm!r} is neither 'leave' nor None")
         if every is not None and (checkpoint is None or not isinstance(every, int) or every < 1):
             raise InvalidArgument(f"every={every!r}: 1 or more steps from one checkpoint to the next, with checkpoint=")
-        if checkpoint is not None and self._islands.size > 1:
+        if checkpoint is not None and self._islands.is_sharded:
             raise InvalidArgument(
                 "checkpoint= keeps what is the same in all workers, and of a sharded model each rank has a part: leave it out, and "
                 "save by torch.distributed.checkpoint"
             )
-        if self._islands.size > 1:
+        if self._islands.is_sharded:
             warn_of_old_addresses()
         for name, seconds in (("join_interval", join_interval), ("heal_timeout", heal_timeout)):
             if seconds is not None and not seconds >= 0:
@@ -163,8 +163,10 @@ class TrainingState:
         _, count = self.shard
         parts = {rank: total // count + (index < total % count) for index, rank in enumerate(self._roster)}
         counting = [item for item in self._objects.values() if hasattr(item, "count_samples")]
+        own = [self._worker.rank]
+        counted = self._islands.mates_among(own, parts) if self._islands.is_sharded else own
         for item in counting:
-            item.count_samples(sum(parts[mate] for mate in self._islands.mates_among([self._worker.rank], parts)))
+            item.count_samples(sum(parts[mate] for mate in counted))
         if not counting and total % count and not self._has_warned_of_parts:
             self._has_warned_of_parts = True
             warnings.warn(
@@ -190,7 +192,7 @@ class TrainingState:
         if self._is_running:
             raise FailedPrecondition("steps() runs already: one loop at a time")
         self._is_running = True
-        if self._islands.size > 1:
+        if self._islands.is_sharded:
             goes = weakref.WeakMethod(self._goes_with_its_island)
             endings.ask_for_a_restart_where(lambda error: (ask := goes()) is not None and ask(error))
         try:
@@ -289,7 +291,7 @@ class TrainingState:
         return (time.monotonic() - self._counted_at) / self._steps_since
 
     def _wants_change(self):
-        # Before an island has come with all of its ranks it could not train.
+        # Before an island has come with all of its ranks it could not train. A host comes by one daemon.
         candidates = self._worker.candidates()
         has_island = candidates > 0 and candidates % self._islands.size == 0
         return self._refusal is None and has_island and time.monotonic() >= self._next_change
@@ -338,7 +340,7 @@ class TrainingState:
 
     def _leave_to_others(self, present):
         try:
-            self._worker.depart(self._why_leave or "others of its island leave")
+            self._worker.depart(self._why_leave or f"others of its {self._islands.noun} leave")
         except FailedPrecondition as error:
             _log.warning("%s; so all save what they have, and end", error)
             self._must_all_leave = True
@@ -512,7 +514,7 @@ class TrainingState:
                 "half of the workers have the same. What is each worker's own goes into TrainingState(own=)"
             )
         if self._islands.of_rank(rank) in apart:
-            it, its = ("it", "this worker's state") if rank in differing else (f"worker {who} of its island", f"the state of worker {who}")
+            it, its = ("it", "this worker's state") if rank in differing else (f"worker {who} of its {self._islands.noun}", f"the state of worker {who}")
             self._worker.depart(f"{what} is not the same in {it} as in worker {giver} and most others")
             raise Evicted(
                 f"{its} is not that of the others: {what} differs from that of worker {giver}. This worker has left the job, which "
