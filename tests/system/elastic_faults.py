@@ -18,6 +18,7 @@ POINTS = [
     "state.piece",  # a giver, or a newcomer, has had some of the state
     "state.compared",  # all have had the state, and do not know it of each other
     "state.change",  # one who stays goes to the boundary
+    "state.step",  # a step begins beside which a ballot is cast
 ]
 CUT_SIGNAL = signal.SIGRTMIN + 5  # as faults.cc
 
@@ -89,6 +90,7 @@ def install(worker):
     worker.boundary = reach_boundary
     handover._PIECE_BYTES = 2 << 20  # Several, of a small model.
     before(handover.Lane, "send", lambda lane, *_: "state.piece" if lane.has_bytes() else "")
+    before(training_state.Ballot, "cast", lambda *_: "state.step")
     before(training_state.Ballot, "agree", lambda *_: "state.compared")
     if worker.is_candidate():
         reach("state.candidate")
