@@ -478,6 +478,30 @@ TEST(HostCluster, BroadcastsFromAnyProcessAndBarriersAreOfAll) {
   });
 }
 
+TEST(HostCluster, ValuesThatWereBroadcastBeforeAreBroadcastInAnyOrder) {
+  HostRig rig({2, 2, 0});
+  rig.OnEach([](Client& client, int rank) {
+    const auto broadcast = [&](const std::string& name, Rank root, float value) {
+      Floats data(100, rank == root ? value : 0.0f);
+      const absl::Status status =
+          client.Broadcast(name, std::as_writable_bytes(std::span(data)), root, kLong);
+      EXPECT_TRUE(status.ok()) << status;
+      EXPECT_THAT(data, Each(value)) << name << " of " << rank;
+    };
+    broadcast("a", 0, 1.0f);
+    broadcast("b", 3, 2.0f);
+    for (int time = 0; time < 50; ++time) {
+      const auto a = [&] { broadcast("a", 1, 3.0f + static_cast<float>(time)); };
+      const auto b = [&] { broadcast("b", 2, 4.0f + static_cast<float>(time)); };
+      // On threads of their own, which begin in another order at each.
+      std::thread first = rank % 2 == 0 ? std::thread(a) : std::thread(b);
+      std::thread second = rank % 2 == 0 ? std::thread(b) : std::thread(a);
+      first.join();
+      second.join();
+    }
+  });
+}
+
 TEST(HostCluster, ProcessesOfAHostThatCallDifferentThingsAreTold) {
   HostRig rig({2, 1});
   rig.OnEach([](Client& client, int rank) {

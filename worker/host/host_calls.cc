@@ -131,7 +131,11 @@ HostCalls::Arrival HostCalls::Gather(const OpenCall& open) {
       members = gather_->ArriveNext("declaration", member);
       break;
     case wire::Call::kBroadcast:
-      members = gather_->ArriveNext("broadcast", member);
+      // A name is declared by its first broadcast, so those come in one order at all processes.
+      members =
+          broadcast_.contains(call.broadcast().name())
+              ? gather_->Arrive(absl::StrFormat("broadcast '%s'", call.broadcast().name()), member)
+              : gather_->ArriveNext("broadcast", member);
       break;
     case wire::Call::kBarrier:
       members = gather_->Arrive(absl::StrFormat("barrier '%s'", call.barrier()), member);
@@ -474,8 +478,11 @@ absl::Status HostCalls::Broadcast(const Calls& calls, Buffer* data) {
     }
     std::memcpy(data->data(), given.data(), given.size());
   }
-  return worker_->Broadcast(first.name(), data->mutable_span(), first.root(),
-                            deadline - clock_->Now());
+  BDN_RETURN_IF_ERROR(worker_->Broadcast(first.name(), data->mutable_span(), first.root(),
+                                         deadline - clock_->Now()));
+  MutexLock lock(&mu_);
+  broadcast_.insert(first.name());
+  return absl::OkStatus();
 }
 
 }  // namespace bdn

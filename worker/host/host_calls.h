@@ -143,6 +143,9 @@ class HostCalls {
   std::set<int> gone_ ABSL_GUARDED_BY(mu_);                     // local ranks
   std::optional<HostGather> gather_ ABSL_GUARDED_BY(mu_);
   std::map<std::pair<int, uint64_t>, OpenCall> gathered_ ABSL_GUARDED_BY(mu_);
+  // The names of values that were broadcast: two threads of a process may broadcast two of them at
+  // once.
+  std::set<std::string> broadcast_ ABSL_GUARDED_BY(mu_);
   uint64_t turns_given_ ABSL_GUARDED_BY(mu_) = 0;  // of OnServers
   uint64_t turns_over_ ABSL_GUARDED_BY(mu_) = 0;
 };
