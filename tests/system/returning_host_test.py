@@ -187,3 +187,13 @@ def test_a_job_that_needs_all_hosts_ends_with_a_lost_process(start):
     output = run.process.output()
     assert code == 128 + signal.SIGKILL, output[-3000:]
     assert "worker 2 (process" in output
+
+
+def test_a_daemon_that_is_told_to_end_has_its_host_come_back(start):
+    run = start(TEST_CASE="adamw")
+    daemon = run.daemon(1)
+    os.kill(daemon, signal.SIGTERM)
+    run.process.wait_for("without host 1 (ranks 2-3)")
+    run.await_return(1)
+    output = run.end()
+    assert re.search(r"Evicted: .*bandoneon-worker at unix:@\S+ was stopped by SIGTERM", output), output[-4000:]

@@ -112,7 +112,7 @@ ServedJob ServeJob(const Config& config, const HostOptions& options, MainLoop* m
   main->BeginToEnd();
   const bool stopped = woken != MainLoop::Woken::kByEvent;
   if (stopped) {
-    const absl::Status why = WhyStopped("bandoneon-worker at " + options.address.text, *main);
+    absl::Status why = WhyStopped("bandoneon-worker at " + options.address.text, *main);
     MutexLock lock(&mu);
     if (worker == nullptr) {  // it is joining: nothing is lost with it
       HostServer::Refuse(listener, why);
@@ -120,7 +120,12 @@ ServedJob ServeJob(const Config& config, const HostOptions& options, MainLoop* m
       _exit(main->lacks_memory() ? 1 : 0);
     }
     // The other nodes hear the reason before OnFailure ends the local waits.
-    if (main->lacks_memory()) (void)worker->Abort(std::string(why.message()));
+    const std::string reason(why.message());
+    if (main->lacks_memory()) {
+      (void)worker->Abort(reason);
+    } else if (worker->Depart(reason).ok()) {
+      why = Evicted("the job goes on without this host: %s", reason);
+    }
     server.OnFailure(why);
   }
   job.join();
