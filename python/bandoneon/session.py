@@ -219,6 +219,11 @@ def _rank(argument: int | None, configured: str | None = None) -> int | str | No
         return None  # The library reads it.
     if configured is not None:
         return configured
+    return _rank_of_torchrun()
+
+
+def _rank_of_torchrun() -> int | None:
+    """This process's rank among all torchruns of the job; None where none has started it."""
     rank, island = _torchrun_number("RANK"), _island()
     return rank if island is None or rank is None else island * _world_size_of_island() + rank
 
@@ -256,12 +261,12 @@ def _place_to_attach(configured: Mapping[str, Any]) -> dict[str, int | None]:
 
 def _check_rank(worker: Worker) -> None:
     """Its daemon says which rank a process has; torch.distributed must mean the same by it."""
-    rank = _torchrun_number("RANK")
+    rank = _rank_of_torchrun()
     if rank is None or rank == worker.rank:
         return
     refusal = (
         f"torchrun's RANK is {rank} where this host's daemon counts {worker.rank}: start each host's "
-        "bandoneon-worker with the --rank that its torchrun has as --node-rank"
+        "bandoneon-worker with the --rank that its torchrun has as --node-rank, or as BANDONEON_ISLAND where it has one of its own"
     )
     worker.abort_job(refusal)
     worker.close()
