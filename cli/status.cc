@@ -91,6 +91,15 @@ std::string RowsOf(const Json& node) {
       Number(rows.at("not_admitted")));
 }
 
+// Returns "worker 3 has 8 connections to 2 servers"; empty where it has one to each.
+std::string ConnectionsOf(const Json& node, uint64_t servers) {
+  const auto connections = node.at("connections").get<uint64_t>();
+  if (connections <= servers || WhereIs(node) != "here") return {};
+  return absl::StrFormat("%s %s has %d connections to %d server%s\n",
+                         node.at("role").get<std::string>(), RankOf(node), connections, servers,
+                         servers == 1 ? "" : "s");
+}
+
 std::string Describe(const Json& job) {
   const auto text_of = [&](const char* name) { return job.at(name).get<std::string>(); };
   std::string text = absl::StrFormat("job %s: %s, epoch %s, %s tensors in %s keys\n",
@@ -112,7 +121,12 @@ std::string Describe(const Json& job) {
          AddressOf(node)});
   }
   text += TextTable(rows);
-  for (const Json& node : job.at("nodes")) text += HeldBy(node) + RowsOf(node);
+  const auto servers = std::ranges::count_if(job.at("nodes"), [](const Json& node) {
+    return node.at("role") == "server" && WhereIs(node).starts_with("here");
+  });
+  for (const Json& node : job.at("nodes")) {
+    text += HeldBy(node) + RowsOf(node) + ConnectionsOf(node, static_cast<uint64_t>(servers));
+  }
   for (const Json& suspect : job.at("suspects")) {
     text += "slow: " + suspect.at("sentence").get<std::string>() + "\n";
   }

@@ -120,6 +120,7 @@ void WriteStatus(const Job& job, absl::Time now, bandoneon::control::StatusReply
     if (member.info.role == Role::kServer) Write(member.progress.held, node->mutable_held());
     if (member.progress.rows != RowCounts()) Write(member.progress.rows, node->mutable_rows());
     node->set_keys_rebuilding(member.progress.keys_rebuilding);
+    node->set_connections(member.progress.work.connections);
     Write(member.progress.stages, node->mutable_stages());
     node->set_seconds_since_heard(absl::ToDoubleSeconds(now - member.last_heard));
     const Placer::Load load = job.LoadOf(id);

@@ -278,7 +278,8 @@ void Worker::BeginReports(Registry* telemetry) {
   control_->ReportWork([this] {
     WorkCounts counts = {.program = program_clock_.Read(),
                          .peers = requests_->ReplyWaits(),
-                         .open_requests = requests_->OpenRequests()};
+                         .open_requests = requests_->OpenRequests(),
+                         .connections = requests_->Connections()};
     ReadMachineTimes(&counts);
     return counts;
   });

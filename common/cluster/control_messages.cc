@@ -467,6 +467,7 @@ void Write(const WorkCounts& counts, wire::WorkCounts* message) {
     added->set_ns(peer.ns);
   }
   message->set_open_requests(counts.open_requests);
+  message->set_connections(counts.connections);
   message->set_machine_busy_ns(counts.machine_busy_ns);
   message->set_machine_idle_ns(counts.machine_idle_ns);
   message->set_process_cpu_ns(counts.process_cpu_ns);
@@ -679,6 +680,7 @@ absl::StatusOr<WorkCounts> Read(const wire::WorkCounts& message) {
                                    .queued_ns = message.queued_ns()},
                        .peers = {},
                        .open_requests = message.open_requests(),
+                       .connections = message.connections(),
                        .machine_busy_ns = message.machine_busy_ns(),
                        .machine_idle_ns = message.machine_idle_ns(),
                        .process_cpu_ns = message.process_cpu_ns()};

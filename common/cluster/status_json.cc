@@ -89,7 +89,8 @@ absl::StatusOr<Json> NodeJson(const wire::StatusReply::Node& node) {
                {"keys", node.keys()},
                {"key_bytes", node.key_bytes()},
                {"server_bytes", node.server_bytes()},
-               {"keys_rebuilding", node.keys_rebuilding()}};
+               {"keys_rebuilding", node.keys_rebuilding()},
+               {"connections", node.connections()}};
   if (node.has_held()) json["held"] = HeldJson(node.held());
   if (node.has_rows()) json["rows"] = RowsJson(node.rows());
   json["stages"] = StagesJson(stages, role);

@@ -43,6 +43,7 @@ struct WorkCounts {
   ProgramTimes program;          // of a worker whose program marks its steps; else zeros
   std::vector<PeerWait> peers;   // ranks rise
   uint64_t open_requests = 0;    // of a worker, now: they wait for an answer of a server
+  uint64_t connections = 0;      // of a worker, now: to servers, open or being made
   uint64_t machine_busy_ns = 0;  // of all processors of the machine together
   uint64_t machine_idle_ns = 0;
   uint64_t process_cpu_ns = 0;

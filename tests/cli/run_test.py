@@ -763,10 +763,112 @@ def test_a_worker_that_is_lost_before_the_job_has_begun_ends_it(staged):
     assert done.returncode == 128 + signal.SIGKILL and "started again" not in done.stderr
 
 
-def test_a_hosts_daemon_is_not_started_again(staged, told):
+class Hosts:
+    """Three hosts of stand-ins for daemons, whose ends a test decides, with a process or two each."""
+
+    def __init__(self, staged, told, processes, *options):
+        self._pids, self._told = told.touch("hosts"), told
+        write_program(staged.path.parent / "bandoneon-worker",
+                      f"""#!/bin/sh\necho $$ $1 >> {self._pids}\nwhile ! [ -e {self._pids}-end-$1 ]; do sleep 0.02; done\nexit 0\n""")
+        told.start("await end-$RANK; exit $(cat end-$RANK)", "--restarts", 9, *options, workers=("--hosts", 3, "--procs-per-host", processes))
+        if processes == 2:
+            told.seen += read_until(told.run.stdout, 3, "pid")
+
+    def pid(self, number):
+        """Of the daemon of the host that was started last."""
+        return [int(line.split()[0]) for line in self._pids.read_text().splitlines() if line.endswith(f"--rank={number}")][-1]
+
+    def starts(self, number):
+        return self._pids.read_text().count(f"--rank={number}\n")
+
+    def kill(self, number):
+        pid = self.pid(number)
+        os.kill(pid, signal.SIGKILL)
+        return f"host {number} (pid {pid}) was killed by signal 9 (Killed)"
+
+    def end(self, *ranks, code=0):
+        for rank in ranks:
+            self._told.touch("new", f"{code}\n").rename(self._pids.parent / f"end-{rank}")
+
+    def end_daemon(self, number):
+        self._told.touch(f"hosts-end---rank={number}")
+
+
+def test_a_host_is_started_again_once_its_daemon_and_all_its_processes_have_ended(staged, told):
+    hosts = Hosts(staged, told, 2)
+    lost = hosts.kill(1)
+    hosts.end(2, code=75)
+    told.await_end(2)
+    assert hosts.starts(1) == 1, "a process of it still runs"
+    hosts.end(3, code=1)
+    assert told.hear("is started again") == f"[run] {lost}; host 1 is started again with its processes in 1 s, restart 1 of 9"
+    for rank in (2, 3):
+        (hosts._pids.parent / f"end-{rank}").unlink()
+    told.await_start()
+    told.await_start()
+    assert hosts.starts(1) == 2 and [hosts.starts(number) for number in (0, 2)] == [1, 1]
+    assert sorted(text.split(" of ", 1)[1].split()[:3] for text in told.seen[-2:]) == [["2,", "restarts", "1,"], ["3,", "restarts", "1,"]]
+    # A process that is lost, too: its daemon leaves, and the other one.
+    killed = told.kill(2)
+    told.say("the job goes on, with 2 of 3 workers: without host 1 (ranks 2-3; node 6, here:5), which left: worker 2 ended")
+    hosts.end(3, code=75)
+    hosts.end_daemon(1)
+    assert told.hear("is started again") == f"[run] {killed}; host 1 is started again with its processes in 2 s, restart 2 of 9"
+    (hosts._pids.parent / "end-3").unlink()
+    (hosts._pids.parent / "hosts-end---rank=1").unlink()
+    told.await_start()
+    told.await_start()
+    for rank in range(6):
+        hosts.end(rank)
+    code, lines = told.end()
+    assert code == 0
+    assert lines[-1] == f"[run] host 1 was started again 2 times, after {lost}, {killed}"
+
+
+def test_a_host_that_has_left_is_started_again_where_a_process_asks_for_it(staged, told):
+    hosts = Hosts(staged, told, 2)
+    told.say("the job goes on, with 2 of 3 workers: without host 0 (ranks 0-1; node 6, here:5), which left: it was to go")
+    told.hear("2 of 3")
+    hosts.end_daemon(0)
+    hosts.end(0)
+    hosts.end(1, code=75)
+    assert "host 0 is started again with its processes in 1 s" in told.hear("is started again")
+    told.say("the job goes on, with 1 of 3 workers: without host 2 (ranks 4-5; node 7, here:5), which left: it was to go")
+    told.hear("1 of 3")
+    hosts.end_daemon(2)
+    hosts.end(4, 5)
+    assert "host 2 is not started again, and the job goes on without it" in told.hear("not started again")
+    for rank in range(4):
+        hosts.end(rank)
+    code, lines = told.end()
+    assert code == 0, lines
+
+
+def test_a_host_whose_program_fails_while_it_comes_disturbs_nobody(staged, told):
+    hosts = Hosts(staged, told, 1)
+    hosts.kill(1)
+    hosts.end(1, code=75)
+    told.hear("host 1 is started again")
+    hosts.end(1, code=3)
+    told.await_start()
+    told.say("the job goes on, with 2 of 3 workers: without host 5")
+    hosts.end_daemon(1)
+    assert "exited with code 3 after its host had left the job; host 1 is not started again" in told.hear("not started again")
+    hosts.end(0, 2)
+    assert told.end()[0] == 0
+
+
+def test_a_process_that_fails_by_itself_ends_the_job_of_hosts(staged, told):
+    hosts = Hosts(staged, told, 1)
+    hosts.end(1, code=3)
+    code, lines = told.end()
+    assert code == 3 and "started again" not in "".join(lines)
+
+
+def test_without_restarts_a_lost_host_is_named(staged, told):
     pids = told.touch("hosts")
     write_program(staged.path.parent / "bandoneon-worker", f"#!/bin/sh\necho $$ >> {pids}\nexec sleep 1000\n")
-    told.start("await go", "--restarts", 9, workers=("--hosts", 3, "--procs-per-host", 1))
+    told.start("await go", workers=("--hosts", 3, "--procs-per-host", 1))
     os.kill(int(pids.read_text().split()[1]), signal.SIGKILL)
     assert told.hear("goes on").endswith("was killed by signal 9 (Killed); the job goes on with 2 of 3")
     told.touch("go")

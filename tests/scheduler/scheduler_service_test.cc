@@ -355,7 +355,8 @@ TEST_F(GrpcServiceTest, RefusesAHeartbeatOfWorkThatIsWrong) {
     *heartbeat.mutable_caller() = worker_;
     WorkCounts work = {.program = {.steps = 7, .compute_ns = uint64_t{1} << 62},
                        .peers = {{0, 3, 9}, {2, 4, 8}},
-                       .open_requests = 5};
+                       .open_requests = 5,
+                       .connections = 7};
     Write(work, heartbeat.mutable_work());
     spoil(heartbeat.mutable_work());
     return Call(&wire::Scheduler::Stub::Heartbeat, heartbeat);
@@ -367,6 +368,7 @@ TEST_F(GrpcServiceTest, RefusesAHeartbeatOfWorkThatIsWrong) {
   EXPECT_EQ(told.program.steps, 7u);
   EXPECT_EQ(told.peers, (std::vector<PeerWait>{{0, 3, 9}, {2, 4, 8}}));
   EXPECT_EQ(told.open_requests, 5u);
+  EXPECT_EQ(told.connections, 7u);
   EXPECT_EQ(beat([](auto* work) { work->set_queued_ns((uint64_t{1} << 62) + 1); }).error_message(),
             "heartbeat: a total of work is 4611686018427387905: at most 2^62");
   EXPECT_THAT(beat([](auto* work) { work->mutable_peers(1)->set_rank(0); }).error_message(),
