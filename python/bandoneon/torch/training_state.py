@@ -81,6 +81,8 @@ class TrainingState:
     With LocalSteps workers are taken in at meetings. Not together with DistributedDataParallel and its hook,
     local_group= and Pace: with them a job survives what it survives without this, and takes nobody in.
 
+    The processes of a host's daemon come and go together.
+
     worker: of a sharded model the group across islands, as sharded.across_islands() makes it. Islands then come and go
         whole: each rank of one that comes is given its part by a rank that holds the same, and where one leaves, all of
         its island do. Not with checkpoint=: torch.distributed.checkpoint saves shards.
