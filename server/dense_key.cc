@@ -325,7 +325,7 @@ Sends DenseKey::CloseRound(StageLaps* laps) {
   state_.last_reply =
       MakeFrame(header, std::move(reply->payload), shard_.options.needs_checksums());
   laps->End(Stage::kEncode, 1, KeyBytes(plan_.entry));
-  WriteRound(shard_.options.history, *state_.places, state_.last_reply);
+  WriteRound(shard_.options.history, *state_.places, plan_.entry.ranks, state_.last_reply);
   state_.last_failure = Frame();
   Sends sends = ToAll(state_.last_reply);
   for (const Place place : round.unwanted()) {

@@ -11,8 +11,9 @@ namespace bdn {
 
 // Write what has become of a key. They do nothing where `history` is null.
 
-// A round was closed, with the pushes of all `places`.
-void WriteRound(HistoryFile* history, const Places& places, const Frame& reply);
+// A round was closed, with the pushes of all `places`, those of the key's group.
+void WriteRound(HistoryFile* history, const Places& places, const RankGroup& group,
+                const Frame& reply);
 // Rounds up to this step are over without a result.
 void WriteFailed(HistoryFile* history, Key key, Step step, std::string_view why);
 // A worker has set a part of the state, as of this step.

@@ -415,7 +415,7 @@ Sends RowKey::CloseRound(StageLaps* laps) {
   laps->End(Stage::kEncode, 1, 0);
   FrameHeader closed = shard_.AnswerHeader(PushOf(step), FrameType::kReply);
   closed.flags = *flags;
-  WriteRound(shard_.options.history, *state_.places, Frame{closed, {}});
+  WriteRound(shard_.options.history, *state_.places, plan_.entry.ranks, Frame{closed, {}});
   round.Close();
   state_.pushed_before.clear();
   FaultPoint("round.closed");

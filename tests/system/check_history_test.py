@@ -164,6 +164,21 @@ def test_each_rule_of_its_help_is_broken_once():
     assert rules and rules <= {rule for rule, _, _ in BROKEN.values()}
 
 
+@pytest.mark.parametrize("ranks, among, said", [
+    ([1], [1, 3], ""),  # rank 3 is not in the job
+    ([0, 1], [0, 1], ""),
+    ([0, 1], [1, 3], "the workers of epoch 2 among the ranks [1, 3] are [1]"),
+    ([], [1], "the workers of epoch 2 among the ranks [1] are [1]"),
+])
+def test_of_a_group_its_workers_contribute_and_nobody_else(tmp_path, ranks, among, said):
+    histories = true_histories()
+    for rank in (0, 1):
+        histories[f"worker-{rank}"].insert(-1, {"at": 4.8, "event": "push", "key": "7.0", "step": 1, "crc": 5, "flags": 0})
+    histories["second"].append({"at": 4.9, "event": "round", "key": "7.0", "step": 1, "epoch": 2, "ranks": ranks, "among": among, "crc": 9, "flags": 0})
+    code, output = run_check(tmp_path, histories)
+    assert code == bool(said) and said in output, output
+
+
 def test_a_worker_that_is_out_may_have_had_another_result(tmp_path):
     histories = true_histories()
     for name, line in (("scheduler", 2), ("second", 1)):

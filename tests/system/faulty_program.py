@@ -102,6 +102,7 @@ def import_torch():
     torch._dynamo = sys.modules["torch._dynamo"] = types.ModuleType("torch._dynamo")
     torch._dynamo.disable = lambda function, *_, **__: function
     torch._dynamo.graph_break = lambda *_, **__: None
+    torch._dynamo.trace_rules = types.SimpleNamespace(clear_lru_cache=lambda: None)
     import bandoneon.torch as bdn
 
     torch.set_num_threads(1)

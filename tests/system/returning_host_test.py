@@ -14,6 +14,7 @@ from two_hosts_test import HOST_A, HOST_B, Host, hosts, issue  # noqa: F401 (hos
 
 PROGRAM = pathlib.Path(__file__).with_name("elastic_program.py")
 CASES = "sgd,adamw,forward,links,server,cser,cser_model,ef21,lion,demo,onebit_adam,odd,kept"
+LIMIT = 120  # seconds; six processes that import torch
 
 
 class Run:
@@ -49,14 +50,14 @@ class Run:
     def await_return(self, host, times=1):
         """The processes of the host are in the job again, and all have taken some steps."""
         for rank in (2 * host, 2 * host + 1):
-            self.process.wait_for(f"[worker {rank}] candidate {rank}", times=times)
+            self.process.wait_for(f"[worker {rank}] candidate {rank}", LIMIT, times)
         self.take_steps()
 
     def take_steps(self, ranks=range(6)):
         so_far = "".join(self.process.lines)
         came = {rank: so_far.count(f"\n[worker {rank}] step ") for rank in ranks}
         for rank, count in came.items():
-            self.process.wait_for(f"\n[worker {rank}] step ", times=count + 10)
+            self.process.wait_for(f"\n[worker {rank}] step ", LIMIT, count + 10)
 
     def end(self, code=0):
         """The output of a job that has ended so. In each step all had the same, and the histories contradict nothing."""
@@ -87,7 +88,7 @@ def start(tmp_path):
 
     def make(*options, **variables):
         runs.append(Run(tmp_path, *options, **variables))
-        runs[-1].process.wait_for("] running", times=6)
+        runs[-1].process.wait_for("] running", LIMIT, 6)
         return runs[-1]
 
     yield make
@@ -95,8 +96,9 @@ def start(tmp_path):
         run.close()
 
 
-def test_a_host_whose_process_or_daemon_is_lost_comes_back_whole(start):
-    run = start(TEST_CASE=CASES)
+@pytest.mark.parametrize("cases", ["forward,server,ef21", pytest.param(CASES, marks=pytest.mark.long)], ids=["three", "all"])
+def test_a_host_whose_process_or_daemon_is_lost_comes_back_whole(start, cases):
+    run = start(TEST_CASE=cases)
     lost = run.worker(3)
     os.kill(lost, signal.SIGKILL)
     run.process.wait_for("the job goes on with 4 of 6 workers")
@@ -142,7 +144,8 @@ def test_a_host_leaves_whole_where_one_process_is_told_to(start):
     os.kill(run.worker(5), signal.SIGTERM)
     run.await_return(2)
     output = run.end()
-    assert "SIGTERM asked it to leave" in output
+    # Whoever asks first gives the reason.
+    assert "SIGTERM asked it to leave" in output or "others of its host leave" in output
     assert "[worker 4] went" in output, "the other process has ended its loop"
 
 

@@ -244,11 +244,14 @@ absl::Status HostClient::Leave(absl::Duration timeout) {
 }
 
 absl::Status HostClient::Depart(const std::string& reason) {
-  BDN_RETURN_IF_ERROR(pushes_.Check());
-  wire::Call call;
-  call.set_depart(reason);
-  const absl::Status status = calls_.Ask(std::move(call), absl::InfiniteDuration()).status();
-  // Another process of this host has asked before, and that news may be here before the answer.
+  absl::Status status = pushes_.Check();
+  if (status.ok()) {
+    wire::Call call;
+    call.set_depart(reason);
+    status = calls_.Ask(std::move(call), absl::InfiniteDuration()).status();
+  }
+  // Another process of this host has asked before, and that news may be here before the answer, or
+  // before this call.
   if (!status.ok() && !IsEvicted(status)) return status;
   {
     MutexLock lock(&mu_);
