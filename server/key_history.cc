@@ -16,8 +16,7 @@ void WriteRound(HistoryFile* history, const Places& places, const RankGroup& gro
     absl::StrAppendFormat(&ranks, "%s%d", i == 0 ? "" : ",", places.RankOf(PlaceAt(i)));
   }
   const std::string among =
-      group.is_all() ? ""
-                     : absl::StrFormat(",\"among\":[%s]", absl::StrJoin(group.ranks(), ","));
+      group.is_all() ? "" : absl::StrFormat(",\"among\":[%s]", absl::StrJoin(group.ranks(), ","));
   const FrameHeader& header = reply.header;
   history->Write(
       "round",
