@@ -1,6 +1,7 @@
 """Trainings with a TrainingState whose workers are killed, leave and come back. Real processes; at each step all who are there
 must have the same weights, and the same state of the optimizer."""
 
+import contextlib
 import os
 import pathlib
 import re
@@ -335,45 +336,62 @@ def test_a_newcomer_saves_with_the_others(start, tmp_path):
     check(job, ["worker 0", "worker 2", come(job, 1)])
 
 
-@pytest.mark.long
-def test_a_worker_comes_back_across_two_hosts_with_certificates(hosts, tmp_path):  # noqa: F811
-    """Two network namespaces, with TLS to the scheduler and CURVE between workers and servers."""
-    folder, end = tmp_path / "certificates", tmp_path / "end"
-    issue(folder, "elastic", *((role, role) for role in ("scheduler", "server", "worker")))
-    settings = {"BANDONEON_SCHEDULER": f"{HOST_A}:7000", "BANDONEON_TRANSPORT": "network", "BANDONEON_DATA_SECURITY": "encrypted",
-                "TEST_CASE": "adamw", "TEST_STEPS": "1000000", "TEST_END": str(end)}
-    processes = {}
+class AcrossHosts:
+    """A job in two network namespaces, with TLS to its scheduler and CURVE to its servers, one in each; its processes by name."""
 
-    def run(name, where, role, *command, **variables):
-        words = ["ip", "netns", "exec", hosts[where], *map(str, command)]
-        processes[name] = Process(name, words, Host(hosts[where], folder).environment(role) | settings | variables)
-        return processes[name]
-
-    try:
-        run("scheduler", 0, "scheduler", BIN / "bandoneon-scheduler", f"--listen={HOST_A}:7000", "--workers=3", "--servers=2",
-            "--min-workers=1", "--min-compress-bytes=1", "--lease-timeout=2s", "--heartbeat-interval=200ms").wait_for("listens at")
+    def __init__(self, namespaces, folder, workers):
+        self._namespaces, self._folder, self._end = namespaces, folder / "certificates", folder / "end"
+        self._settings = {"BANDONEON_SCHEDULER": f"{HOST_A}:7000", "BANDONEON_TRANSPORT": "network", "BANDONEON_DATA_SECURITY": "encrypted",
+                          "TEST_CASE": "adamw", "TEST_STEPS": "1000000", "TEST_END": str(self._end)}
+        self.processes = {}
+        issue(self._folder, "elastic", *((role, role) for role in ("scheduler", "server", "worker")))
+        self.run("scheduler", 0, BIN / "bandoneon-scheduler", f"--listen={HOST_A}:7000", f"--workers={workers}", "--servers=2",
+                 "--min-workers=1", "--min-compress-bytes=1", "--lease-timeout=2s", "--heartbeat-interval=200ms").wait_for("listens at")
         for rank, address in enumerate((HOST_A, HOST_B)):
-            run(f"server {rank}", rank, "server", BIN / "bandoneon-server", f"--rank={rank}", f"--listen=tcp://{address}:7100")
-        for rank, where in enumerate((0, 1, 1)):
-            run(f"worker {rank}", where, "worker", sys.executable, PROGRAM, BANDONEON_RANK=str(rank))
-        for name in ("worker 0", "worker 1", "worker 2"):
-            processes[name].wait_for("running")
-        # One on each host, the giver among them.
-        for count, (rank, where) in enumerate(((2, 1), (0, 0)), 1):
-            processes[f"worker {rank}"].child.kill()
-            processes["worker 1"].wait_for("the job goes on with 2 of 3 workers", times=count)
-            run(f"worker {rank}", where, "worker", sys.executable, PROGRAM, BANDONEON_RANK=str(rank)).wait_for("\nstep ", times=10)
-        end.touch()
-        assert [process.child.wait(60) for process in processes.values()] == [0] * 6
-        known = {}
-        for rank in range(3):
-            for step, (sums, _) in steps_of(processes[f"worker {rank}"].output()).items():
-                assert known.setdefault(step, sums) == sums, f"step {step} of worker {rank} differs"
-        assert max(known) > 40
-    finally:
-        for process in processes.values():
+            self.run(f"server {rank}", rank, BIN / "bandoneon-server", f"--rank={rank}", f"--listen=tcp://{address}:7100")
+
+    def __getitem__(self, name):
+        return self.processes[name]
+
+    def run(self, name, where, *command, **variables):
+        role = name.split()[0]
+        words = ["ip", "netns", "exec", self._namespaces[where], *map(str, command)]
+        environment = Host(self._namespaces[where], self._folder).environment(role if role in ("scheduler", "server") else "worker")
+        self.processes[name] = Process(name, words, environment | self._settings | variables)
+        return self.processes[name]
+
+    def end(self, *names):
+        """These end well."""
+        self._end.touch()
+        assert [self.processes[name].child.wait(90) for name in names] == [0] * len(names)
+
+    def close(self):
+        for process in self.processes.values():
             if process.child.poll() is None:
                 process.child.kill()
             process.child.wait()
             process.output()
             process.child.stdout.close()
+
+
+@pytest.mark.long
+def test_a_worker_comes_back_across_two_hosts_with_certificates(hosts, tmp_path):  # noqa: F811
+    with contextlib.closing(AcrossHosts(hosts, tmp_path, workers=3)) as job:
+        places = (0, 1, 1)
+        for rank, where in enumerate(places):
+            job.run(f"worker {rank}", where, sys.executable, PROGRAM, BANDONEON_RANK=str(rank))
+        for rank in range(3):
+            job[f"worker {rank}"].wait_for("running")
+        # One on each host, the giver among them.
+        for count, rank in enumerate((2, 0), 1):
+            job[f"worker {rank}"].child.kill()
+            job["worker 1"].wait_for("the job goes on with 2 of 3 workers", times=count)
+            job[f"worker {rank}"].output()
+            job[f"worker {rank}"].child.stdout.close()
+            job.run(f"worker {rank}", places[rank], sys.executable, PROGRAM, BANDONEON_RANK=str(rank)).wait_for("\nstep ", times=10)
+        job.end(*job.processes)
+        known = {}
+        for rank in range(3):
+            for step, (sums, _) in steps_of(job[f"worker {rank}"].output()).items():
+                assert known.setdefault(step, sums) == sums, f"step {step} of worker {rank} differs"
+        assert max(known) > 40

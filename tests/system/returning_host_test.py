@@ -1,6 +1,7 @@
 """`bandoneon run --hosts --restarts`: hosts whose daemon or one of whose processes is lost, or leaves, go whole and come back whole, into
 a training with a TrainingState. Real processes; at each step all who are there must have the same weights and state."""
 
+import contextlib
 import os
 import pathlib
 import re
@@ -9,8 +10,9 @@ import subprocess
 import sys
 
 import pytest
+from elastic_test import AcrossHosts
 from process_helpers import BIN, ROOT, Process, children_of
-from two_hosts_test import HOST_A, HOST_B, Host, hosts, issue  # noqa: F401 (hosts is a fixture)
+from two_hosts_test import hosts  # noqa: F401 (a fixture)
 
 PROGRAM = pathlib.Path(__file__).with_name("elastic_program.py")
 CASES = "sgd,adamw,forward,links,server,cser,cser_model,ef21,lion,demo,onebit_adam,odd,kept"
@@ -205,29 +207,15 @@ def test_a_daemon_that_is_told_to_end_has_its_host_come_back(start):
 
 @pytest.mark.long
 def test_torchrun_and_a_daemon_that_serves_on_bring_their_host_back(hosts, tmp_path):  # noqa: F811
-    """Two network namespaces, with TLS to the scheduler and CURVE to the servers; on each a daemon and a torchrun of two processes."""
-    folder, end = tmp_path / "certificates", tmp_path / "end"
-    issue(folder, "elastic", *((role, role) for role in ("scheduler", "server", "worker")))
-    settings = {"BANDONEON_SCHEDULER": f"{HOST_A}:7000", "BANDONEON_TRANSPORT": "network", "BANDONEON_DATA_SECURITY": "encrypted",
-                "TEST_CASE": "adamw", "TEST_STEPS": "1000000", "TEST_END": str(end)}
-    processes = {}
-
-    def run(name, where, role, *command, **variables):
-        words = ["ip", "netns", "exec", hosts[where], *map(str, command)]
-        processes[name] = Process(name, words, Host(hosts[where], folder).environment(role) | settings | variables)
-        return processes[name]
-
-    try:
-        run("scheduler", 0, "scheduler", BIN / "bandoneon-scheduler", f"--listen={HOST_A}:7000", "--workers=2", "--servers=2",
-            "--min-workers=1", "--min-compress-bytes=1", "--lease-timeout=2s", "--heartbeat-interval=200ms").wait_for("listens at")
-        for rank, address in enumerate((HOST_A, HOST_B)):
-            run(f"server {rank}", rank, "server", BIN / "bandoneon-server", f"--rank={rank}", f"--listen=tcp://{address}:7100")
+    """A torchrun of two processes for each host, which knows of no other."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=10"]
+    with contextlib.closing(AcrossHosts(hosts, tmp_path, workers=2)) as job:
+        for rank in range(2):
             name = f"unix:@bandoneon-test-{os.getpid()}-{rank}"
-            run(f"daemon {rank}", rank, "worker", BIN / "bandoneon-worker", f"--rank={rank}", "--processes=2", f"--attach={name}",
-                "--exit-when-done=false")
-            run(f"torchrun {rank}", rank, "worker", sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
-                "--max-restarts=10", PROGRAM, BANDONEON_ATTACH=name, BANDONEON_ISLAND=str(rank))
-        agents = [processes[f"torchrun {rank}"] for rank in range(2)]
+            job.run(f"daemon {rank}", rank, BIN / "bandoneon-worker", f"--rank={rank}", "--processes=2", f"--attach={name}",
+                    "--exit-when-done=false")
+            job.run(f"torchrun {rank}", rank, *torchrun, PROGRAM, BANDONEON_ATTACH=name, BANDONEON_ISLAND=str(rank))
+        agents = [job[f"torchrun {rank}"] for rank in range(2)]
         for agent in agents:
             agent.wait_for("running", times=2)
         for lost in (1, 0, 1):
@@ -236,21 +224,12 @@ def test_torchrun_and_a_daemon_that_serves_on_bring_their_host_back(hosts, tmp_p
             agents[lost].wait_for("candidate ", times=came + 2)
             steps = "".join(agents[lost].lines).count("\nstep ")
             agents[lost].wait_for("\nstep ", times=steps + 20)
-        end.touch()
-        names = ["torchrun 0", "torchrun 1", "scheduler"]
-        assert [processes[name].child.wait(90) for name in names] == [0] * 3, "".join(processes["torchrun 0"].lines[-20:])
+        job.end("torchrun 0", "torchrun 1", "scheduler")
         for rank in range(2):
-            processes[f"daemon {rank}"].child.send_signal(signal.SIGTERM)
-            assert processes[f"daemon {rank}"].child.wait(30) == 0
+            job[f"daemon {rank}"].child.send_signal(signal.SIGTERM)
+        job.end("daemon 0", "daemon 1")
         known = {}
         for agent in agents:
             for step, sums in re.findall(r"^step (\d+) (.*) shard", agent.output(), re.MULTILINE):
                 assert known.setdefault(step, sums) == sums, f"step {step} differs"
         assert len(known) > 60
-    finally:
-        for process in processes.values():
-            if process.child.poll() is None:
-                process.child.kill()
-            process.child.wait()
-            process.output()
-            process.child.stdout.close()
