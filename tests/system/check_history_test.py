@@ -179,8 +179,11 @@ def test_of_a_group_its_workers_contribute_and_nobody_else(tmp_path, ranks, amon
     assert code == bool(said) and said in output, output
 
 
-def test_a_worker_that_is_out_may_have_had_another_result(tmp_path):
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_a_worker_that_is_out_may_have_had_another_result(tmp_path, has_ended):
     histories = true_histories()
+    if has_ended:  # The last epoch has no workers.
+        histories["scheduler"].append(epoch(6.0, 3, workers=()))
     for name, line in (("scheduler", 2), ("second", 1)):
         histories[name][line].update(workers=[[0, 1]], vacant=[1], unsafe=2)
     histories["worker-0"][6].update(vacant=[1], unsafe=2)

@@ -178,8 +178,8 @@ def faults_of(cells):
         elif cell.point in NEED_LOSS and not (before and before.role == "server" and before.action == "kill"):
             faults.append(Fault("server", "round.closed", "kill", at=3 if faults else 12))
         middle = order_of(cell) == 1 and cell.point not in NEED_LOSS and cell.point != "snapshot.half"
-        # A snapshot of a key is one worker's.
-        rank = 1 if role in ("worker", "daemon") and cell.point != "snapshot.half" else None
+        # A snapshot of a key is one worker's, and a result is made again from that of who had it first.
+        rank = 1 if role in ("worker", "daemon") and cell.point not in ("snapshot.half", "redo.half") else None
         faults.append(Fault(role, cell.point, cell.action, at=3 if middle else 1, rank=rank, beside=beside))
     return faults
 
