@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "common/base/status.h"
 #include "common/base/thread.h"
 #include "proto/host.pb.h"
@@ -15,6 +16,10 @@ namespace {
 namespace wire = bandoneon::host;
 
 constexpr uint64_t kNoLimit = ~uint64_t{0};
+// The time in which a host that has lost a process tries to tell the scheduler, and between two
+// tries.
+constexpr absl::Duration kTimeToDepart = absl::Seconds(2);
+constexpr absl::Duration kBetweenTries = absl::Milliseconds(100);
 
 std::shared_ptr<ShmArena> MakeArena() {
   auto arena = std::make_shared<ShmArena>(kNoLimit);
@@ -27,7 +32,8 @@ std::shared_ptr<ShmArena> MakeArena() {
 // ---- Life
 
 HostServer::HostServer(const Options& options, const Clock* clock)
-    : arena_(MakeArena()),
+    : clock_(clock),
+      arena_(MakeArena()),
       processes_(options, clock, arena_),
       exchanges_(arena_, &processes_, [this](const std::string& reason) { AbortJob(reason); }),
       calls_(arena_, clock, &processes_, &exchanges_, &threads_,
@@ -76,10 +82,20 @@ void HostServer::AbortJob(const std::string& reason) {
 void HostServer::GiveUpHost(const std::string& reason) {
   if (reason.empty()) return;
   threads_.Run([this, reason] {
-    if (worker_->Depart(reason).ok()) {
-      OnDeparted(reason);
-    } else {
+    const absl::Time until = clock_->Now() + kTimeToDepart;
+    absl::Status departed = worker_->Depart(reason);
+    // Its connection may be lost with the process, or another scheduler is on its way.
+    while (absl::IsUnavailable(departed) && clock_->Now() < until) {
+      absl::SleepFor(kBetweenTries);
+      departed = worker_->Depart(reason);
+    }
+    if (absl::IsFailedPrecondition(departed)) {
+      // The job needs this host.
       (void)worker_->Abort(reason);
+    } else if (departed.ok() || worker_->config().min_workers > 0) {
+      OnDeparted(reason);  // or the scheduler misses it soon
+    } else {
+      OnFailure(Unavailable("%s", reason));
     }
   });
 }

@@ -83,6 +83,7 @@ class HostServer {
   // Has this host's processes hear that the job goes on without them.
   void OnDeparted(const std::string& reason);
 
+  const Clock* const clock_;
   const std::shared_ptr<ShmArena> arena_;
   Worker* worker_ = nullptr;  // const after Start
   CallThreads threads_;       // joined in Close, before the parts that they use are destroyed
