@@ -281,7 +281,7 @@ class ControlPlane {
 
   // Asks to leave a job that goes on, for a reason of this server's own. With OK the job has taken
   // it out, and others answer for its keys. FailedPrecondition: no other can, or the work is done;
-  // nothing has changed then. An error may come from a scheduler that has taken it out, too.
+  // nothing has changed then. After any other error it may be out.
   virtual absl::Status TryToLeave(const absl::Status& reason, absl::Duration timeout) = 0;
 
   // Returns how long ago the scheduler has answered last; it is asked at every heartbeat. 0 where

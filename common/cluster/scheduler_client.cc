@@ -376,7 +376,7 @@ absl::Status GrpcControlPlane::TryToLeave(const absl::Status& reason, absl::Dura
   message.set_timeout_ms(TimeoutToMilliseconds(timeout));
   message.set_may_be_refused(true);
   const absl::Status left = calls_.Leave(message, timeout);
-  // That news may be here before the answer.
+  // The news that this server is out may be here before the answer.
   return IsEvicted(left) ? absl::OkStatus() : left;
 }
 

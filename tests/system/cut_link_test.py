@@ -55,11 +55,7 @@ def job(hosts):  # noqa: F811
 
     yield start
     for process in processes.values():
-        if process.child.poll() is None:
-            process.child.kill()
-        process.child.wait()
-        process.output()
-        process.child.stdout.close()
+        process.close()
 
 
 def test_the_server_goes_where_all_workers_are_needed(job):

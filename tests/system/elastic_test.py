@@ -367,11 +367,7 @@ class AcrossHosts:
 
     def close(self):
         for process in self.processes.values():
-            if process.child.poll() is None:
-                process.child.kill()
-            process.child.wait()
-            process.output()
-            process.child.stdout.close()
+            process.close()
 
 
 @pytest.mark.long
@@ -384,10 +380,8 @@ def test_a_worker_comes_back_across_two_hosts_with_certificates(hosts, tmp_path)
             job[f"worker {rank}"].wait_for("running")
         # One on each host, the giver among them.
         for count, rank in enumerate((2, 0), 1):
-            job[f"worker {rank}"].child.kill()
+            job[f"worker {rank}"].close()
             job["worker 1"].wait_for("the job goes on with 2 of 3 workers", times=count)
-            job[f"worker {rank}"].output()
-            job[f"worker {rank}"].child.stdout.close()
             job.run(f"worker {rank}", places[rank], sys.executable, PROGRAM, BANDONEON_RANK=str(rank)).wait_for("\nstep ", times=10)
         job.end(*job.processes)
         known = {}

@@ -66,11 +66,7 @@ class Job:
 
     def __exit__(self, *_):
         for process in self.processes.values():
-            if process.child.poll() is None:
-                process.child.send_signal(signal.SIGKILL)
-            process.child.wait()
-            process.output()
-            process.child.stdout.close()
+            process.close()
 
     def attach(self, host):
         return f"{self._address}-{host}"

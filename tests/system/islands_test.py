@@ -30,8 +30,4 @@ def test_islands_that_know_nothing_of_each_other_train_one_model(tmp_path):
             assert code == 0 and "right" in process.output(), process.output()[-4000:]
     finally:
         for process in processes:
-            if process.child.poll() is None:
-                process.child.kill()
-            process.child.wait()
-            process.output()
-            process.child.stdout.close()
+            process.close()

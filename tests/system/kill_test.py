@@ -82,11 +82,7 @@ class Job:
 
     def close(self):
         for process in self.processes.values():
-            if process.child.poll() is None:
-                process.child.send_signal(signal.SIGKILL)
-            process.child.wait()
-            process.output()
-            process.child.stdout.close()
+            process.close()
 
 
 SETTINGS = {

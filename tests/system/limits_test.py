@@ -56,11 +56,7 @@ class Cluster:
 
     def close(self):
         for process in self.processes.values():
-            if process.child.poll() is None:
-                process.child.kill()
-            process.child.wait()
-            process.output()
-            process.child.stdout.close()
+            process.close()
 
 
 @pytest.fixture

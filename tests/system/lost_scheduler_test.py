@@ -83,11 +83,7 @@ class Job:
 
     def close(self):
         for process in [*self.processes.values(), *self.schedulers]:
-            if process.child.poll() is None:
-                process.child.send_signal(signal.SIGKILL)
-            process.child.wait()
-            process.output()
-            process.child.stdout.close()
+            process.close()
             if process.child.stdin:
                 process.child.stdin.close()
 

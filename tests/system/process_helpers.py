@@ -54,6 +54,14 @@ class Process:
         self._reader.join()
         return "".join(self.lines)
 
+    def close(self):
+        """Ends it, if it still runs, and reads the rest of its output."""
+        if self.child.poll() is None:
+            self.child.kill()
+        self.child.wait()
+        self.output()
+        self.child.stdout.close()
+
 
 def children_of(pid):
     """The pids of a process's children."""

@@ -46,11 +46,7 @@ class Run:
         return code, self.process.output()
 
     def close(self):
-        if self.process.child.poll() is None:
-            self.process.child.kill()
-        self.process.child.wait()
-        self.process.output()
-        self.process.child.stdout.close()
+        self.process.close()
 
 
 @pytest.fixture

@@ -91,11 +91,7 @@ class Cluster:
             log.close()
         if self.program:
             self.program.child.stdin.close()
-            if self.program.child.poll() is None:
-                self.program.child.kill()
-            self.program.child.wait()
-            self.program.output()
-            self.program.child.stdout.close()
+            self.program.close()
 
 
 @pytest.fixture

@@ -111,11 +111,7 @@ class Daemons:
 
     def close(self):
         for process in self.processes.values():
-            if process.child.poll() is None:
-                process.child.kill()
-            process.child.wait()
-            process.output()
-            process.child.stdout.close()
+            process.close()
             if process.child.stdin:
                 process.child.stdin.close()
         for supervisor in self.supervisors.values():

@@ -58,11 +58,7 @@ class Job:
         return found
 
     def close(self):
-        if self.process.child.poll() is None:
-            self.process.child.kill()
-        self.process.child.wait()
-        self.process.output()
-        self.process.child.stdout.close()
+        self.process.close()
 
 
 @pytest.fixture

@@ -190,7 +190,7 @@ TEST(ReturningHost, NothingMayBeInFlightAtTheBoundary) {
     ASSERT_TRUE(client.Barrier("pushed", kLong).ok());
     EXPECT_EQ(client.Wait(*ticket, kLong).status(), absl::OkStatus());
   });
-  // Where nobody waits it is a meeting.
+  // A boundary at which nobody waits is a meeting.
   rig.OnEach([](Client& client, int) {
     const auto met = client.Boundary(kLong);
     ASSERT_TRUE(met.ok()) << met.status();

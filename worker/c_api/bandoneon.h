@@ -115,7 +115,7 @@ BDN_API int bdn_leave(bdn_worker* worker, double timeout_seconds);
 /* Goes at once, and leaves the job to the other workers: they go on as without a lost one (the
  * scheduler's setting min-workers), and hear `reason`. BDN_FAILED_PRECONDITION where they may not:
  * nothing has changed then. For a moment between two steps; afterwards no call but bdn_free may
- * follow. BDN_UNIMPLEMENTED for a process that takes part through its host's daemon. */
+ * follow. With a process of a host's daemon all of its host go, whoever asks first. */
 BDN_API int bdn_depart(bdn_worker* worker, const char* reason);
 
 /* Ends the job for all workers with an error that names this worker and `reason`. */

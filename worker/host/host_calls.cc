@@ -308,17 +308,16 @@ absl::Status HostCalls::ServeOne(const OpenCall& open, wire::Answer* answer, Buf
 
 void HostCalls::Depart(const OpenCall& open) {
   MutexLock one_at_a_time(&departing_);
-  if (has_departed_) return Answer(open, {}, absl::OkStatus());
+  if (departs_) return Answer(open, {}, absl::OkStatus());
   const std::string reason =
       absl::StrFormat("%s: %s", processes_->NameOf(*open.process), open.call->depart());
   // Before it: the news that this host is out may be here before the answer.
   departs_ = true;
   const absl::Status status = worker_->Depart(reason);
-  has_departed_ = status.ok();
   departs_ = status.ok();
   // Before the others hear of it, and this process with them.
   Answer(open, {}, status);
-  if (has_departed_) departed_(reason);
+  if (status.ok()) departed_(reason);
 }
 
 void HostCalls::TellStats(wire::Answer* answer) const {

@@ -134,8 +134,7 @@ class HostCalls {
   const Registry* telemetry_ = nullptr;
 
   Mutex departing_;  // lets one process depart at a time; taken before mu_ and the worker's locks
-  bool has_departed_ ABSL_GUARDED_BY(departing_) = false;
-  std::atomic<bool> departs_ = false;
+  std::atomic<bool> departs_ = false;  // set under departing_
   mutable Mutex mu_;
   CondVar changed_;
   absl::Status failed_ ABSL_GUARDED_BY(mu_);

@@ -444,7 +444,8 @@ class ParameterSet:
         last, because the servers' replies to that are out."""
         for m in self.declared:
             self.worker.set_step(m.tensor, step)
-        # Servers take it from one worker as long as that is there: from who is in charge also once all have heard who is not.
+        # Servers take it from one worker as long as that is there. The senior one of those who are present is the same before and
+        # after a ballot that tells who was lost.
         present = self.worker.present(timeout)
         by_seniority = [rank for rank in self.worker.whole.seniority if rank in present]
         self._share_from((by_seniority or present)[0], step, timeout)
