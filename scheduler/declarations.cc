@@ -26,13 +26,12 @@ constexpr size_t kMostGroups = size_t{1} << 14;
 Declarations::Declarations(const JobOptions& options)
     : config_(options.config),
       limits_(options.limits),
-      may_join_later_(options.config.min_workers > 0 &&
-                      options.config.min_workers < options.config.num_workers) {}
+      may_join_later_(options.config.MayHaveVacantRanks()) {}
 
 void Declarations::Begin(std::shared_ptr<const Membership> membership) {
   membership_ = std::move(membership);
   roster_ = RosterOf(*membership_);
-  num_ranks_ = roster_.size();
+  num_ranks_ = static_cast<size_t>(config_.num_workers);
   shares_workers_ =
       std::ranges::any_of(roster_, [](const RosterMember& one) { return one.processes > 1; });
   version_.epoch = membership_->epoch;

@@ -253,7 +253,7 @@ class Declarations {
   std::shared_ptr<const Membership> membership_;  // the latest; null until Begin
   Roster roster_;
   Roster leaving_;
-  size_t num_ranks_ = 0;         // of all that have joined
+  size_t num_ranks_ = 0;         // of workers, vacant ones too
   bool shares_workers_ = false;  // several processes push through some worker
 
   PlacementVersion version_;

@@ -33,7 +33,8 @@ Job::Job(JobOptions options, absl::Time now, JobLog* log)
                                       : nullptr),
       watch_(options_.config.heartbeat_interval, [this](NodeId node) { return TakesPart(node); }),
       join_deadline_(options_.is_followed ? absl::InfiniteFuture() : now + options_.join_timeout),
-      table_(options_.config.num_workers, options_.config.num_servers,
+      table_(options_.config.num_workers, options_.config.NumFirstWorkers(),
+             options_.config.num_servers,
              options_.has_leases ? options_.config.lease_timeout : absl::InfiniteDuration()),
       declarations_(options_),
       lost_servers_(options_, is_logged_, declarations_, &table_) {}
@@ -386,7 +387,7 @@ CallId Job::Join(const JoinRequest& request, uint32_t version, absl::Time deadli
   }
   const absl::Status status = CheckJoin(request, version);
   if (!status.ok()) return AnswerNow(status);
-  if (table_.frozen()) return AwaitVacancy(request, deadline, now);
+  if (table_.frozen() || table_.ComesLater(request)) return AwaitVacancy(request, deadline, now);
   const auto node = table_.Add(request, now);
   if (!node.ok()) return AnswerNow(node.status());
   Happened("joined", MembershipTable::Describe(table_.Find(*node)->info));
@@ -423,6 +424,7 @@ void Job::StartIfFull(absl::Time now) {
   OnAllJoined();
   if (!logged.ok()) return Fail(Aborted("the job cannot begin: %s", logged.message()));
   CompleteAll(calls_.WaitingFor({WaitSubject::Kind::kJoin}), absl::OkStatus());
+  TakeCandidates();
 }
 
 void Job::OnAllJoined() {

@@ -199,10 +199,7 @@ class Job {
   // ---- workers that join a job that runs: job_candidates.cc
 
   // Returns whether workers may take vacant ranks.
-  bool MayTakeWorkers() const {
-    const int fewest = options_.config.min_workers;
-    return fewest > 0 && fewest < options_.config.num_workers;
-  }
+  bool MayTakeWorkers() const { return options_.config.MayHaveVacantRanks(); }
   bool IsCandidate(NodeId node) const;
   // Returns "worker 1 (node 5, host:pid)", or "host 1 (...)".
   std::string DescribeWorker(NodeId node) const;

@@ -28,6 +28,7 @@ std::vector<JobEvent> Job::BarrierEvents() const {
 }
 
 std::string Job::WaitForRank() const {
+  if (!table_.frozen()) return "waiting for the job to begin: for " + table_.Missing();
   constexpr size_t kMostNames = 8;
   std::string names;
   size_t count = 0;

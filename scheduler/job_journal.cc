@@ -201,13 +201,18 @@ absl::StatusOr<JobEvent> DecodeBegun(const JournalRecord& record) {
   BDN_ASSIGN_OR_RETURN(event.config, Read(message.config()));
   BDN_ASSIGN_OR_RETURN(Membership membership, Read(message.membership()));
   const size_t nodes = membership.workers.size() + membership.servers.size();
-  if (membership.workers.size() != static_cast<size_t>(event.config.num_workers) ||
+  const auto first = static_cast<size_t>(event.config.NumFirstWorkers());
+  const auto all = static_cast<size_t>(event.config.num_workers);
+  if (membership.workers.size() != first ||
       membership.servers.size() != static_cast<size_t>(event.config.num_servers) ||
-      static_cast<size_t>(message.join_ids_size()) != nodes || !membership.vacant.empty() ||
+      static_cast<size_t>(message.join_ids_size()) != nodes ||
+      membership.vacant.size() != all - first ||
+      (first < all && (membership.vacant.front() != static_cast<Rank>(first) ||
+                       membership.vacant.back() != static_cast<Rank>(all) - 1)) ||
       !membership.moved.empty()) {
-    return InvalidArgument("a job of %d workers and %d servers begins with %d and %d",
-                           event.config.num_workers, event.config.num_servers,
-                           membership.workers.size(), membership.servers.size());
+    return InvalidArgument("a job of %d workers and %d servers begins with %d and %d", first,
+                           event.config.num_servers, membership.workers.size(),
+                           membership.servers.size());
   }
   int next = 0;
   for (const auto* list : {&membership.workers, &membership.servers}) {
@@ -293,7 +298,8 @@ absl::Status CheckSameSettings(const JobBegun& begun, const JobOptions& options)
   const JobConfig& was = begun.config;
   const JobConfig& is = options.config;
   const std::pair<const char*, bool> same[] = {
-      {"workers", was.num_workers == is.num_workers},
+      {"workers", was.NumFirstWorkers() == is.NumFirstWorkers()},
+      {"max-workers", was.num_workers == is.num_workers},
       {"servers", was.num_servers == is.num_servers},
       {"seed", was.run_seed == is.run_seed},
       {"min-workers", was.min_workers == is.min_workers},

@@ -16,7 +16,7 @@ constexpr Family kState = {"job_state", kGauge, "The job is in the state whose v
                            "state"};
 constexpr Family kJobs = {"jobs", kCounter, "So many jobs have ended, by result.", "result"};
 constexpr Family kExpected = {"nodes_expected", kGauge,
-                              "The job has all its nodes once so many have joined, by role.",
+                              "The job begins once so many nodes have joined, by role.",
                               "role"};
 constexpr Family kNodes = {"nodes", kGauge, "So many nodes have joined and not left, by role.",
                            "role"};
@@ -26,7 +26,7 @@ constexpr Family kLeases = {
 constexpr Family kLeaseTimeout = {"lease_timeout_seconds", kGauge,
                                   "A node is lost when it was not heard for so long."};
 constexpr Family kLost = {"workers_lost", kGauge,
-                          "So many workers were lost, and the job goes on."};
+                          "The job goes on with so many workers fewer than it began with."};
 constexpr Family kServersLost = {
     "servers_lost", kGauge,
     "So many servers were lost and none has come in their place, and the job goes on."};
@@ -131,7 +131,7 @@ std::vector<std::unique_ptr<Registry::Source>> AddJobMetrics(SchedulerService* s
   of_job(kState, [](const Job& job, absl::Time) { return StatesOf(job.state()); });
   of_job(kExpected, [](const Job& job, absl::Time) {
     return std::vector<Series>{{"server", static_cast<double>(job.config().num_servers)},
-                               {"worker", static_cast<double>(job.config().num_workers)}};
+                               {"worker", static_cast<double>(job.config().NumFirstWorkers())}};
   });
   of_job(kNodes, [](const Job& job, absl::Time) { return NodesOf(job); });
   of_job(kLeases, LeasesOf);
@@ -140,7 +140,9 @@ std::vector<std::unique_ptr<Registry::Source>> AddJobMetrics(SchedulerService* s
   });
   of_job(kLost, [one](const Job& job, absl::Time) {
     const auto& now = job.table().membership();
-    return one(now == nullptr ? 0.0 : static_cast<double>(now->vacant.size()));
+    if (now == nullptr) return one(0.0);
+    const double fewer = job.config().NumFirstWorkers() - static_cast<double>(now->workers.size());
+    return one(std::max(0.0, fewer));
   });
   of_job(kServersLost, [one](const Job& job, absl::Time) {
     const auto& now = job.table().membership();

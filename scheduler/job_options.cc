@@ -41,9 +41,18 @@ absl::Status CheckJobOptions(const JobOptions& options) {
   if (config.num_servers < 1 || config.num_servers > kMaxNodes) {
     return InvalidArgument("servers is %d: expected 1 to %d", config.num_servers, kMaxNodes);
   }
-  if (config.min_workers < 0 || config.min_workers > config.num_workers) {
+  if (config.first_workers < 0 || config.first_workers > config.num_workers) {
+    return InvalidArgument("workers is %d: expected 1 to %d, which is max-workers",
+                           config.first_workers, config.num_workers);
+  }
+  const int first = config.NumFirstWorkers();
+  if (config.min_workers < 0 || config.min_workers > first) {
     return InvalidArgument("min-workers is %d: expected 0 (all) to %d, the number of workers",
-                           config.min_workers, config.num_workers);
+                           config.min_workers, first);
+  }
+  if (first < config.num_workers && config.min_workers == 0) {
+    return InvalidArgument("min-workers is 0 (all) in a job that begins with %d of %d workers",
+                           first, config.num_workers);
   }
   if (config.stuck_timeout < absl::ZeroDuration()) {
     return InvalidArgument("stuck-timeout is %s: expected 0s (never) or more",

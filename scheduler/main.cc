@@ -68,14 +68,8 @@ constexpr absl::Duration kDeliveryTimeout = absl::Seconds(2);
 // `bandoneon run` reads that.
 std::string LostWorkers(const MembershipTable& table) {
   std::string text;
-  std::set<Rank> named;
-  for (const auto& [id, member] : table.members()) {
-    if (member.info.role != Role::kWorker || member.evicted.ok()) continue;
-    // Another one may have come in its place; of several that had the rank one line is enough.
-    const bool is_vacant = table.membership()->IsVacant(member.info.rank);
-    if (!is_vacant || !named.insert(member.info.rank).second) continue;
-    absl::StrAppendFormat(&text, "%s worker %d", text.empty() ? ", without" : ",",
-                          member.info.rank);
+  for (const Rank rank : table.LostRanks()) {
+    absl::StrAppendFormat(&text, "%s worker %d", text.empty() ? ", without" : ",", rank);
   }
   return text;
 }

@@ -9,10 +9,11 @@
 
 namespace bdn {
 
-MembershipTable::MembershipTable(int num_workers, int num_servers, absl::Duration lease_timeout)
+MembershipTable::MembershipTable(int num_workers, int first_workers, int num_servers,
+                                 absl::Duration lease_timeout)
     : lease_timeout_(lease_timeout),
-      workers_{.expected = num_workers},
-      servers_{.expected = num_servers} {}
+      workers_{.expected = num_workers, .first = first_workers},
+      servers_{.expected = num_servers, .first = num_servers} {}
 
 std::string MembershipTable::Describe(const NodeInfo& node) {
   return absl::StrFormat("%s %d (node %d, %s)", RoleName(node.role), node.rank, node.id, node.host);
@@ -39,6 +40,12 @@ absl::Status MembershipTable::CheckProcesses(const JoinRequest& request) {
                          request.processes);
 }
 
+bool MembershipTable::ComesLater(const JoinRequest& request) const {
+  if (request.role != Role::kWorker || workers_.first == workers_.expected) return false;
+  return request.wanted_rank >= workers_.first ||
+         (workers_.joined == workers_.first && !workers_.wanted.contains(request.wanted_rank));
+}
+
 absl::StatusOr<NodeId> MembershipTable::Add(const JoinRequest& request, absl::Time now) {
   if (request.role != Role::kWorker && request.role != Role::kServer) {
     return InvalidArgument("only workers and servers join");
@@ -52,8 +59,8 @@ absl::StatusOr<NodeId> MembershipTable::Add(const JoinRequest& request, absl::Ti
                          holder->second, members_.at(holder->second).info.host);
   }
   BDN_RETURN_IF_ERROR(CheckPublicKey(request));
-  if (nodes.joined >= nodes.expected) {
-    return ResourceExhausted("all %d %s(s) of this job have joined already", nodes.expected, role);
+  if (nodes.joined >= nodes.first) {
+    return ResourceExhausted("all %d %s(s) of this job have joined already", nodes.first, role);
   }
   BDN_RETURN_IF_ERROR(CheckProcesses(request));
   const NodeId id = next_id_++;
@@ -88,7 +95,7 @@ void MembershipTable::Remove(NodeId node) {
 std::vector<Rank> MembershipTable::FreeRanks(Role role) const {
   const Nodes& nodes = Of(role);
   std::vector<Rank> ranks;
-  for (Rank rank = 0; rank < nodes.expected; ++rank) {
+  for (Rank rank = 0; rank < nodes.first; ++rank) {
     if (nodes.wanted.count(rank) == 0) ranks.push_back(rank);
   }
   return ranks;
@@ -103,7 +110,7 @@ std::string MembershipTable::Missing() const {
     // Nodes that take any rank will get some of the free ones. As many ranks as nodes are missing;
     // the last of the free ones are named.
     const std::vector<Rank> ranks = FreeRanks(role);
-    const auto missing = static_cast<size_t>(Of(role).expected - Of(role).joined);
+    const auto missing = static_cast<size_t>(Of(role).first - Of(role).joined);
     for (size_t i = ranks.size() - missing; i < ranks.size(); ++i) {
       if (named == kMostNames) {
         more += ranks.size() - i;
@@ -115,7 +122,7 @@ std::string MembershipTable::Missing() const {
   }
   if (more > 0) names += absl::StrFormat(" and %d more", more);
   return absl::StrFormat("%s (%d of %d have joined)", names, members_.size(),
-                         workers_.expected + servers_.expected);
+                         workers_.first + servers_.first);
 }
 
 void MembershipTable::Freeze(absl::Time now) {
@@ -123,6 +130,9 @@ void MembershipTable::Freeze(absl::Time now) {
   membership->epoch = 1;
   membership->workers = GiveRanks(Role::kWorker);
   membership->servers = GiveRanks(Role::kServer);
+  for (Rank rank = workers_.first; rank < workers_.expected; ++rank) {
+    membership->vacant.push_back(rank);
+  }
   membership->MakeIndex();
   membership_ = std::move(membership);
   FindHomes();
@@ -164,7 +174,7 @@ std::vector<NodeInfo> MembershipTable::GiveRanks(Role role) {
             [](const NodeInfo* a, const NodeInfo* b) { return ComesBefore(*a, *b); });
   const std::vector<Rank> free = FreeRanks(role);
   for (size_t i = 0; i < any.size(); ++i) any[i]->rank = free[i];
-  std::vector<NodeInfo> nodes(static_cast<size_t>(Of(role).expected));
+  std::vector<NodeInfo> nodes(static_cast<size_t>(Of(role).first));
   for (const auto& [id, member] : members_) {
     if (member.info.role == role) nodes[static_cast<size_t>(member.info.rank)] = member.info;
   }
@@ -179,6 +189,7 @@ std::vector<int> MembershipTable::ProcessesOfWorkers() const {
     if (member.info.role != Role::kWorker || member.is_candidate) continue;
     processes[static_cast<size_t>(member.info.rank)] = member.info.processes;
   }
+  std::ranges::replace(processes, 0, processes[0]);
   return processes;
 }
 
@@ -366,8 +377,8 @@ absl::Status MembershipTable::CheckCandidate(const JoinRequest& request, Rank ra
   const int processes = ProcessesOfWorkers()[static_cast<size_t>(rank)];
   if (request.processes == processes) return absl::OkStatus();
   return InvalidArgument(
-      "%s joins with %d process(es) as worker rank %d, which had %d when the job began",
-      request.host, request.processes, rank, processes);
+      "%s joins with %d process(es) as worker rank %d, which has %d in this job", request.host,
+      request.processes, rank, processes);
 }
 
 bool MembershipTable::CanAddCandidate(const NodeInfo& worker, uint64_t join_id) const {
@@ -406,6 +417,17 @@ void MembershipTable::AdmitCandidates(const std::vector<NodeId>& workers, absl::
   // Rounds of before had no contribution of them, and cannot be made again with them.
   next->unsafe = next->epoch;
   Begin(std::move(next));
+}
+
+std::set<Rank> MembershipTable::LostRanks() const {
+  std::set<Rank> ranks;
+  for (const auto& [id, member] : members_) {
+    const NodeInfo& info = member.info;
+    const bool is_lost = info.role == Role::kWorker && !member.evicted.ok();
+    // Another one may have come in its place.
+    if (is_lost && membership_->IsVacant(info.rank)) ranks.insert(info.rank);
+  }
+  return ranks;
 }
 
 const MembershipTable::Member* MembershipTable::Expired(absl::Time now) const {

@@ -16,8 +16,8 @@
 
 namespace bdn {
 
-// The table of the nodes of a job: it gathers nodes until all have joined, then freezes the roster,
-// numbers it epoch 1 and holds a lease for each node. Nodes may then be taken out, and servers may
+// The table of the nodes of a job: it gathers nodes until all with which the job begins have joined,
+// then freezes the roster, numbers it epoch 1 and holds a lease for each node. Nodes may then be taken out, and servers may
 // join in the place of others; with each the next epoch begins. Not thread-safe; time is an
 // argument.
 class MembershipTable {
@@ -37,10 +37,16 @@ class MembershipTable {
     bool is_here() const { return !left && evicted.ok(); }
   };
 
-  // REQUIRES: num_workers >= 1 and num_servers >= 1.
-  MembershipTable(int num_workers, int num_servers, absl::Duration lease_timeout);
+  // The job begins with the workers of the ranks below `first_workers`; the other ranks are vacant
+  // then. REQUIRES: 1 <= first_workers <= num_workers and num_servers >= 1.
+  MembershipTable(int num_workers, int first_workers, int num_servers,
+                  absl::Duration lease_timeout);
 
-  // Adds a node. REQUIRES: not frozen. Errors: InvalidArgument for a rank or role that the job does
+  // Returns whether the job may not begin with this node: it is a worker of another rank than those
+  // with which it begins, or these have all joined. REQUIRES: not frozen.
+  bool ComesLater(const JoinRequest& request) const;
+
+  // Adds a node. REQUIRES: not frozen, and not ComesLater(request). Errors: InvalidArgument for a rank or role that the job does
   // not have, or a server with more than one process; AlreadyExists names the holder of the rank or
   // of the public key; ResourceExhausted where the role is full.
   absl::StatusOr<NodeId> Add(const JoinRequest& request, absl::Time now);
@@ -48,7 +54,7 @@ class MembershipTable {
   void Remove(NodeId node);
 
   bool full() const {
-    return workers_.joined == workers_.expected && servers_.joined == servers_.expected;
+    return workers_.joined == workers_.first && servers_.joined == servers_.first;
   }
   bool frozen() const { return membership_ != nullptr; }
   // Returns "worker rank 1, server rank 0 (2 of 4 have joined)".
@@ -58,13 +64,14 @@ class MembershipTable {
   // nodes get the same ranks in whatever order they join; and starts the leases. REQUIRES: full().
   void Freeze(absl::Time now);
   // Takes over the table of another scheduler as it was at its Freeze. REQUIRES: no node was added;
-  // the membership has as many nodes as expected.
+  // the membership has as many nodes as the job begins with.
   void Restore(std::shared_ptr<const Membership> membership,
                const std::map<NodeId, uint64_t>& join_ids, absl::Time now);
   // Null before Freeze.
   std::shared_ptr<const Membership> membership() const { return membership_; }
 
-  // Returns the numbers of processes, by rank. Empty before Freeze.
+  // Returns the numbers of processes, by rank; a rank that nobody has had yet has as many as rank 0.
+  // Empty before Freeze.
   std::vector<int> ProcessesOfWorkers() const;
 
   // Gives all nodes that are here a whole lease.
@@ -130,6 +137,9 @@ class MembershipTable {
   const Member* Expired(absl::Time now) const;
   absl::Time NextExpiry() const;
 
+  // Returns the ranks of workers that were lost and are vacant, rising. REQUIRES: frozen().
+  std::set<Rank> LostRanks() const;
+
   // Returns the node that joined with that number, which is not 0; null where none has.
   const Member* FindByJoinId(uint64_t join_id) const;
   // Returns null for an unknown id.
@@ -144,7 +154,8 @@ class MembershipTable {
  private:
   // The nodes of one role.
   struct Nodes {
-    int expected = 0;
+    int expected = 0;  // its ranks
+    int first = 0;     // the job begins with so many, of the lowest ranks
     int joined = 0;
     std::map<Rank, NodeId> wanted;  // nodes that want a certain rank
   };

@@ -31,7 +31,7 @@ struct RosterMember {
 // Members in the order of their ranks.
 using Roster = std::set<RosterMember>;
 
-// Returns all workers of a membership. REQUIRES: no rank is vacant.
+// Returns all workers of the first membership. REQUIRES: no rank is vacant below one that is taken.
 Roster RosterOf(const Membership& membership);
 // Returns "worker 1"; "host 1 (ranks 2-3)" where several processes push through it, or through a
 // worker before it.

@@ -48,10 +48,20 @@ absl::StatusOr<SchedulerOptions> ReadSchedulerOptions(const Config& config) {
   BDN_ASSIGN_OR_RETURN(options.job.join_timeout, config.Duration("join-timeout"));
   BDN_ASSIGN_OR_RETURN(const int64_t workers, config.Int("workers", 1, kMostNodes));
   BDN_ASSIGN_OR_RETURN(const int64_t servers, config.Int("servers", 1, kMostNodes));
-  job.num_workers = static_cast<int>(workers);
+  job.num_workers = job.first_workers = static_cast<int>(workers);
   job.num_servers = static_cast<int>(servers);
   BDN_ASSIGN_OR_RETURN(const int64_t fewest, config.Int("min-workers", 0, kMostNodes));
   job.min_workers = static_cast<int>(fewest);
+  BDN_ASSIGN_OR_RETURN(const int64_t most, config.Int("max-workers", 0, kMostNodes));
+  if (most != 0 && most < workers) {
+    return InvalidArgument("max-workers is %d: expected 0 (as workers) or at least workers, %d",
+                           most, workers);
+  }
+  if (most > workers) {
+    job.num_workers = static_cast<int>(most);
+    // All with which the job has begun are needed, where nothing else is said.
+    if (fewest == 0) job.min_workers = job.first_workers;
+  }
   BDN_ASSIGN_OR_RETURN(job.stuck_timeout, config.Duration("stuck-timeout"));
   BDN_ASSIGN_OR_RETURN(job.link_timeout, config.Duration("link-timeout"));
   options.journal = config.Text("journal");

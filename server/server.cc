@@ -325,10 +325,9 @@ absl::Status Server::Start() {
     sessions_ = std::make_unique<SessionTable>(joined.config.job_id, joined.data_secret);
   }
   keys_survive_ = joined.config.replay_steps > 0;
-  workers_may_go_ =
-      joined.config.min_workers > 0 && joined.config.min_workers < joined.config.num_workers;
-  // Before Watch, so that this call runs beside no callback of the control plane. The first
-  // catalogue's costs need the number of workers that it sets.
+  workers_may_go_ = joined.config.MayHaveVacantRanks();
+  num_workers_ = static_cast<size_t>(joined.config.num_workers);
+  // Before Watch, so that this call runs beside no callback of the control plane.
   OnMembership(joined.membership);
   control_->Watch({
       .on_membership = [this](auto membership) { OnMembership(std::move(membership)); },
@@ -506,7 +505,6 @@ void Server::ReportProgress(Step step) {
 void Server::OnMembership(std::shared_ptr<const Membership> membership) {
   WriteEpoch(*membership, history_.get());
   Admission admission;
-  num_workers_ = std::max(num_workers_, membership->workers.size());
   {
     MutexLock lock(&mu_);
     sessions_->SetMembership(membership);

@@ -660,8 +660,7 @@ void Worker::LetSurvive(const CatalogueDelta& delta) {
   const uint32_t most = joined_.config.replay_steps;
   if (most == 0) return;
   // A worker may be lost together with a server.
-  const bool keeps_reply =
-      joined_.config.min_workers != 0 && joined_.config.min_workers < joined_.config.num_workers;
+  const bool keeps_reply = joined_.config.MayHaveVacantRanks();
   std::vector<RecoveryTable::KeyFacts> keys;
   for (size_t i = 0; i < delta.keys.size(); ++i) {
     KeyExchange* const exchange = tensors_.FindKey(delta.keys[i].key);

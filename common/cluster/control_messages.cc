@@ -386,6 +386,7 @@ void Write(const JobConfig& config, wire::JobConfig* message) {
   message->set_scheduler_timeout_ns(absl::ToInt64Nanoseconds(config.scheduler_timeout));
   message->set_replay_steps(config.replay_steps);
   message->set_row_buckets(config.row_buckets);
+  message->set_first_workers(static_cast<uint32_t>(config.first_workers));
 }
 
 void Write(const NodeInfo& node, wire::NodeInfo* message) {
@@ -608,6 +609,11 @@ absl::StatusOr<JobConfig> Read(const wire::JobConfig& message) {
                            message.stuck_timeout_ns());
   }
   config.min_workers = static_cast<int>(message.min_workers());
+  if (message.first_workers() > message.num_workers()) {
+    return InvalidArgument("the job begins with %d of %d workers", message.first_workers(),
+                           message.num_workers());
+  }
+  config.first_workers = static_cast<int>(message.first_workers());
   config.stuck_timeout = absl::Nanoseconds(message.stuck_timeout_ns());
   if (message.link_timeout_ns() < 0) {
     return InvalidArgument("a link timeout of %d ns", message.link_timeout_ns());

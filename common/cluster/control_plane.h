@@ -29,7 +29,7 @@ namespace bdn {
 
 // The version of the control plane's protocol. Nodes and scheduler of different versions do not
 // join.
-inline constexpr uint32_t kControlVersion = 25;
+inline constexpr uint32_t kControlVersion = 26;
 // The most steps of which workers keep their pushes for servers that are lost.
 inline constexpr uint32_t kMostReplaySteps = 128;
 
@@ -37,7 +37,10 @@ inline constexpr uint32_t kMostReplaySteps = 128;
 struct JobConfig {
   std::string job_id;
   uint64_t run_seed = 0;
-  int num_workers = 0;
+  int num_workers = 0;  // the ranks of workers: so many are present at most
+  // The job begins once so many workers have joined, of the lowest ranks; 0: num_workers. Others
+  // come once it runs, as candidates for the ranks that are vacant.
+  int first_workers = 0;
   int num_servers = 0;
   // The job goes on without a worker that is lost while at least so many are left; 0: all.
   int min_workers = 0;
@@ -61,6 +64,11 @@ struct JobConfig {
   uint32_t row_buckets = 0;
   absl::Duration heartbeat_interval = absl::Seconds(1);
   absl::Duration lease_timeout = absl::Seconds(5);
+
+  // Returns the number of workers with which the job begins.
+  int NumFirstWorkers() const { return first_workers > 0 ? first_workers : num_workers; }
+  // Returns whether there may be fewer workers than ranks while the job goes on.
+  bool MayHaveVacantRanks() const { return min_workers > 0 && min_workers < num_workers; }
 
   bool operator==(const JobConfig&) const = default;
 };

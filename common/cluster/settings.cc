@@ -120,6 +120,8 @@ constexpr Setting kSchedulerSettings[] = {
      "when the job has failed, write to this file who went before, in order, an empty line and "
      "why"},
     {"workers", "1", "number of workers of the job"},
+    {"max-workers", "0",
+     "so many workers may take part, of which the job begins with `workers`; 0: no more than those"},
     {"servers", "1", "number of servers of the job"},
     {"seed", "0", "seed of every random draw of the run"},
     {"partition-bytes", "4MiB", "largest piece of a tensor, as float32"},

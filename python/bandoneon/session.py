@@ -277,6 +277,9 @@ def _check_world_size(worker: Worker) -> None:
     world_size = None if "BANDONEON_RANK" in os.environ else _torchrun_number("WORLD_SIZE")
     if world_size is None or world_size == worker.size:
         return
+    # Some of the job's workers may come later, or be lost already: then fewer are there, and nobody whom torchrun does not know.
+    if world_size < worker.size and (worker.is_candidate() or world_size >= worker.count_present()):
+        return
     if _island() is not None and worker.size % world_size == 0:
         return
     refusal = (

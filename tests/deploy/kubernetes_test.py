@@ -42,7 +42,7 @@ CHART_ALONE = {
     "everything": ["tls.certManager=true", "monitoring.enabled=true", "workers.gpus.count=8", "workers.daemon.enabled=true", "rdma.enabled=true",
                    "rdma.resource=vpc.amazonaws.com/efa", "rdma.count=4", "rdma.provider=efa", "rdma.domain=rdmap0s6-rdm", "rdma.ipcLock=true", "scheduler.journal.size=20Gi",
                    "scheduler.journal.storageClass=fast", "scheduler.journal.timeout=1h", "job.workers=8", "job.minWorkers=6"],
-    "a plain Job": ["tls.certManager=true", "job.workers=4", "job.minWorkers=1", "workers.kind=Job", "workers.command={python,elastic.py}"],
+    "a plain Job": ["tls.certManager=true", "job.workers=4", "job.minWorkers=1", "job.maxWorkers=8", "workers.kind=Job", "workers.command={python,elastic.py}"],
 }
 JOBS = (*(f"overlays/{name}" for name in OVERLAYS), "helm", *(f"helm with {name}" for name in (*VARIANTS, *CHART_ALONE)))
 RENDERED = (*JOBS, "trainer")
@@ -699,7 +699,7 @@ def test_values_fit_their_schema():
                   {"workers": values["workers"] | {"daemon": values["workers"]["daemon"] | {"processes": 0}}},
                   {"workers": values["workers"] | {"daemon": values["workers"]["daemon"] | {"drainTimeout": "30"}}},
                   {"workers": values["workers"] | {"kind": "Deployment"}}, {"workers": values["workers"] | {"backoffLimitPerIndex": -1}},
-                  {"workers": values["workers"] | {"terminationGracePeriodSeconds": 0}}, {"job": values["job"] | {"minWorkers": -1}},
+                  {"workers": values["workers"] | {"terminationGracePeriodSeconds": 0}}, {"job": values["job"] | {"minWorkers": -1}}, {"job": values["job"] | {"maxWorkers": 0.5}},
                   {"images": values["images"] | {"torch": {"repository": "x", "tag": "latest", "digest": ""}}}):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(values | wrong, rules)
@@ -723,6 +723,11 @@ def test_the_chart_refuses_more_workers_at_least_than_there_are():
     done = run(*chart_with("job.workers=3", "job.minWorkers=4"))
     assert done.returncode != 0 and "job.minWorkers is 4: expected 0 (all) to 3, which is job.workers" in done.stderr
     assert job_of(workers_of(objects_of(chart_with("job.workers=3", "job.minWorkers=3"))))["maxFailedIndexes"] == 0
+
+
+def test_the_chart_refuses_fewer_workers_at_most_than_there_are():
+    done = run(*chart_with("job.workers=3", "job.maxWorkers=2"))
+    assert done.returncode != 0 and "job.maxWorkers is 2: expected 0 (as many as job.workers) or at least 3" in done.stderr
 
 
 def plain(objects):

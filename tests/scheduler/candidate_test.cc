@@ -46,6 +46,16 @@ class AnyLog final : public JobLog {
 class CandidateTest : public ::testing::Test {
  protected:
   void Begin(int min_workers = 1, JobLog* log = nullptr, int processes = 1) {
+    SetOptions(min_workers);
+    job_.emplace(options_, At(0), log);
+    for (Rank rank = 0; rank < 3; ++rank) {
+      JoinRequest request = RequestOf(rank);
+      request.processes = processes;
+      job_->Join(request, kControlVersion, At(kNever), At(0));
+    }
+    JoinServers();
+  }
+  void SetOptions(int min_workers) {
     options_.config.job_id = "job";
     options_.config.num_workers = 3;
     options_.config.num_servers = 2;
@@ -53,12 +63,8 @@ class CandidateTest : public ::testing::Test {
     options_.config.replay_steps = 32;
     options_.data_secret = "secret";
     options_.keeps_history = true;
-    job_.emplace(options_, At(0), log);
-    for (Rank rank = 0; rank < 3; ++rank) {
-      JoinRequest request = RequestOf(rank);
-      request.processes = processes;
-      job_->Join(request, kControlVersion, At(kNever), At(0));
-    }
+  }
+  void JoinServers() {
     for (Rank rank = 0; rank < 2; ++rank) {
       JoinRequest request = RequestOf(rank);
       request.role = Role::kServer;
@@ -187,6 +193,44 @@ TEST_F(CandidateTest, TakesTheVacantRankAtOnceAndIsInNoRoster) {
   EXPECT_TRUE(StatusOf(job_->ArriveAtBarrier(6, {"b"}, At(kNever), At(0))).ok());
 }
 
+TEST_F(CandidateTest, MoreComeThanTheJobBeganWith) {
+  SetOptions(/*min_workers=*/2);
+  options_.config.first_workers = 2;
+  ASSERT_TRUE(CheckJobOptions(options_).ok());
+  job_.emplace(options_, At(0));
+  // Of another rank than those with which the job begins: it waits for that.
+  const CallId early = Join(2);
+  const CallId gives_up = Join(2, 1);
+  const std::vector<CallId> first = {Join(-1), Join(-1)};
+  job_->Advance(At(1));
+  EXPECT_EQ(MessageOf(gives_up),
+            "waiting for the job to begin: for server rank 0, server rank 1 (2 of 4 have joined)");
+  JoinServers();
+  EXPECT_EQ(NodeOf(first[0]), 1u);
+  EXPECT_EQ(NodeOf(first[1]), 2u);
+  const NodeId third = NodeOf(early);
+  EXPECT_EQ(third, 5u);
+  EXPECT_TRUE(answers_[early].join.is_candidate);
+  EXPECT_THAT(answers_[early].join.membership->vacant, ElementsAre(2));
+  EXPECT_THAT(answers_[first[0]].join.processes, ElementsAre(1, 1, 1));
+  EXPECT_EQ(Now().epoch, 1u);
+  // The two train, and nobody waits for the third.
+  const std::vector<CallId> declared = {Declare(1, {Tensor("a")}), Declare(2, {Tensor("a")})};
+  for (const NodeId server : {3, 4}) {
+    EXPECT_TRUE(job_->AcknowledgePlacement(server, job_->declarations().version(), At(0)).ok());
+  }
+  for (const CallId call : declared) EXPECT_TRUE(StatusOf(call).ok());
+  EXPECT_TRUE(StatusOf(Declare(third, {Tensor("a")})).ok());
+  TakeIn(third);
+  EXPECT_EQ(Now().workers.size(), 3u);
+  EXPECT_THAT(Now().vacant, IsEmpty());
+  // It may go again, and the two with which the job began are needed.
+  EXPECT_TRUE(StatusOf(job_->Leave(third, Unavailable("night is over"), At(9), At(0))).ok());
+  EXPECT_THAT(Now().vacant, ElementsAre(2));
+  job_->Lost(1, "was killed");
+  EXPECT_EQ(job_->state(), Job::State::kFailed);
+}
+
 TEST_F(CandidateTest, WaitsUntilARankIsVacantAndSaysWhoHasThem) {
   Begin();
   const CallId early = Join(-1, 5);
@@ -226,7 +270,7 @@ TEST_F(CandidateTest, IsRefusedWithOtherProcessesAndWhereNoWorkerMayBeLost) {
   JoinRequest request = RequestOf(1);
   request.processes = 3;
   EXPECT_EQ(MessageOf(job_->Join(request, kControlVersion, At(9), At(0))),
-            "host:1 joins with 3 process(es) as worker rank 1, which had 2 when the job began");
+            "host:1 joins with 3 process(es) as worker rank 1, which has 2 in this job");
   request.wanted_rank = 3;
   EXPECT_THAT(MessageOf(job_->Join(request, kControlVersion, At(9), At(0))),
               HasSubstr("worker rank 3: this job has 3 worker(s)"));

@@ -31,6 +31,7 @@ class DeclarationsTest : public ::testing::Test {
   void Begin(DeclarationLimits limits = {}) {
     JobOptions options;
     options.limits = limits;
+    options.config.num_workers = 1;
     declarations_ = std::make_unique<Declarations>(options);
     auto membership = std::make_shared<Membership>();
     membership->epoch = 1;
@@ -138,6 +139,7 @@ class RetiringTest : public ::testing::Test {
   }
   static JobOptions Options() {
     JobOptions options;
+    options.config.num_workers = 3;
     options.limits.max_tensors = 6;
     return options;
   }

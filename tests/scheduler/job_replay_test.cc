@@ -30,11 +30,12 @@ constexpr int kServers = 2;
 
 absl::Time At(double seconds) { return absl::UnixEpoch() + absl::Seconds(seconds); }
 
-JobOptions Options(int min_workers = 0, uint32_t replay_steps = 0) {
+JobOptions Options(int min_workers = 0, uint32_t replay_steps = 0, int first_workers = kWorkers) {
   JobOptions options;
   options.config.replay_steps = replay_steps;
   options.config.job_id = "job";
   options.config.num_workers = kWorkers;
+  options.config.first_workers = first_workers;
   options.config.num_servers = kServers;
   options.config.min_workers = min_workers;
   options.config.scheduler_timeout = absl::Minutes(10);
@@ -662,16 +663,17 @@ std::vector<std::string> LivingNames(size_t next) {
 class CrashingRun {
  public:
   CrashingRun(uint64_t seed, int min_workers, bool shortens, uint32_t replay_steps = 0,
-              int returns = 0)
+              int returns = 0, int first_workers = kWorkers)
       : random_(seed),
         min_workers_(min_workers),
         replay_steps_(replay_steps),
+        first_workers_(first_workers),
         returns_(returns),
-        programs_(kWorkers) {
+        programs_(static_cast<size_t>(first_workers)) {
     for (size_t i = 0; i < programs_.size(); ++i) programs_[i].node = static_cast<NodeId>(i + 1);
     if (shortens) log_.most = 3;
-    job_.emplace(Options(min_workers, replay_steps), At(0), &log_);
-    for (Rank rank = 0; rank < kWorkers; ++rank) {
+    job_.emplace(Options(min_workers, replay_steps, first_workers), At(0), &log_);
+    for (Rank rank = 0; rank < first_workers; ++rank) {
       job_->Join(JoinOf(Role::kWorker, rank), kControlVersion, At(1e9), At(0));
     }
     for (Rank rank = 0; rank < kServers; ++rank) {
@@ -736,7 +738,7 @@ class CrashingRun {
     const std::vector<std::string> tensors = Tensors();
     log_.records.push_back(ToRecord(JobResumed()));
     log_.is_of_barriers.push_back(false);
-    job_.emplace(Options(min_workers_, replay_steps_), At(0), &log_);
+    job_.emplace(Options(min_workers_, replay_steps_, first_workers_), At(0), &log_);
     job_->Resume(log_.Events(), At(0));
     EXPECT_EQ(*job_->table().membership(), before);
     EXPECT_EQ(job_->declarations().version(), version);
@@ -756,12 +758,12 @@ class CrashingRun {
     std::set<NodeId> present;
     for (const NodeInfo& server : now.servers) present.insert(server.id);
     for (Rank rank = 0; rank < kServers; ++rank) {
-      const auto home = static_cast<NodeId>(kWorkers + rank + 1);
+      const auto home = static_cast<NodeId>(first_workers_ + rank + 1);
       EXPECT_NE(present.count(home), now.moved.count(home));
     }
     EXPECT_LE(now.servers.size(), static_cast<size_t>(kServers));
     for (const auto& [home, slots] : now.moved) {
-      EXPECT_LE(home, static_cast<NodeId>(kWorkers + kServers));
+      EXPECT_LE(home, static_cast<NodeId>(first_workers_ + kServers));
       for (const SlotOwner& owner : slots) {
         EXPECT_EQ(present.count(owner.server), present.empty() ? 0u : 1u);
         EXPECT_TRUE(owner.since > 1 && owner.since <= now.epoch);
@@ -1027,6 +1029,7 @@ class CrashingRun {
   std::mt19937_64 random_;
   const int min_workers_;
   const uint32_t replay_steps_;
+  const int first_workers_;
   int returns_;                                       // so many more workers may come back
   std::map<uint64_t, std::optional<CallId>> asking_;  // servers that join, by their numbers
   std::map<uint64_t, NodeId> joined_;
@@ -1082,6 +1085,17 @@ TEST(JobCrashSearch, WorkersMayComeBackBeside) {
   for (uint64_t seed = 1; seed <= 3000 && !::testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE(seed);
     CrashingRun run(seed, 1, seed % 2 == 0, seed % 3 == 0 ? 32 : 0, /*returns=*/4);
+    run.RunWith(20);
+  }
+  EXPECT_GT(CrashingRun::taken_in, 300u);
+}
+
+TEST(JobCrashSearch, MoreWorkersMayComeThanTheJobBeganWith) {
+  CrashingRun::taken_in = 0;
+  for (uint64_t seed = 1; seed <= 3000 && !::testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE(seed);
+    CrashingRun run(seed, 1, seed % 2 == 0, seed % 3 == 0 ? 32 : 0, /*returns=*/4,
+                    /*first_workers=*/2);
     run.RunWith(20);
   }
   EXPECT_GT(CrashingRun::taken_in, 300u);

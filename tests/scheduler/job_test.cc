@@ -906,6 +906,14 @@ TEST(JobOptions, NamesTheSettingThatIsWrong) {
   expect([](auto& o) { o.config.num_servers = -1; }, "servers");
   expect([](auto& o) { o.config.min_workers = o.config.num_workers + 1; }, "min-workers");
   expect([](auto& o) { o.config.min_workers = -1; }, "min-workers");
+  expect([](auto& o) { o.config.first_workers = 2; }, "max-workers");
+  const auto grows = [](auto& o, int fewest) {
+    o.config.num_workers = 3;
+    o.config.first_workers = 2;
+    o.config.min_workers = fewest;
+  };
+  expect([&](auto& o) { grows(o, 0); }, "begins with 2 of 3 workers");
+  expect([&](auto& o) { grows(o, 3); }, "expected 0 (all) to 2");
   expect([](auto& o) { o.config.stuck_timeout = -absl::Seconds(1); }, "stuck-timeout");
   expect([](auto& o) { o.config.link_timeout = -absl::Seconds(1); }, "link-timeout");
   expect([](auto& o) { o.config.partition_bytes = 3; }, "partition-bytes");

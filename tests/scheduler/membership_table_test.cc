@@ -10,7 +10,9 @@
 namespace bdn {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 constexpr absl::Time kStart = absl::UnixEpoch();
 
@@ -31,7 +33,7 @@ class MembershipTableTest : public ::testing::Test {
     table_.Freeze(At(0));
   }
 
-  MembershipTable table_{2, 1, absl::Seconds(5)};
+  MembershipTable table_{2, 2, 1, absl::Seconds(5)};
 };
 
 TEST_F(MembershipTableTest, NamesEveryoneWhoIsMissing) {
@@ -53,6 +55,36 @@ TEST_F(MembershipTableTest, GivesFreeRanksOnlyWhenAllNodesHaveJoined) {
   EXPECT_EQ(table_.Find(zero)->info.rank, 0);
   EXPECT_EQ(table_.membership()->workers[0].id, zero);
   EXPECT_EQ(table_.membership()->epoch, 1u);
+}
+
+TEST_F(MembershipTableTest, BeginsWithTheFirstRanksAndTheOthersAreVacant) {
+  MembershipTable table(4, 2, 1, absl::Seconds(5));
+  JoinRequest request{.role = Role::kWorker, .wanted_rank = 2, .processes = 3};
+  EXPECT_TRUE(table.ComesLater(request));
+  EXPECT_FALSE(table.ComesLater({.role = Role::kServer, .wanted_rank = 2}));
+  EXPECT_EQ(table.Missing(), "worker rank 0, worker rank 1, server rank 0 (0 of 3 have joined)");
+  request.wanted_rank = 1;
+  EXPECT_FALSE(table.ComesLater(request));
+  ASSERT_TRUE(table.Add(request, At(0)).ok());
+  request.wanted_rank = -1;
+  EXPECT_FALSE(table.ComesLater(request));
+  ASSERT_TRUE(table.Add(request, At(0)).ok());
+  EXPECT_TRUE(table.ComesLater(request)) << "all with which the job begins are there";
+  request.wanted_rank = 1;
+  EXPECT_FALSE(table.ComesLater(request)) << "it is to hear who has its rank";
+  EXPECT_EQ(table.Add(request, At(0)).status().code(), absl::StatusCode::kAlreadyExists);
+  ASSERT_TRUE(table.Add({.role = Role::kServer}, At(0)).ok());
+  ASSERT_TRUE(table.full());
+  table.Freeze(At(0));
+  EXPECT_THAT(table.membership()->vacant, ElementsAre(2, 3));
+  EXPECT_EQ(table.membership()->workers.size(), 2u);
+  EXPECT_THAT(table.ProcessesOfWorkers(), ElementsAre(3, 3, 3, 3));
+  EXPECT_EQ(table.VacantWorkerRank(-1), 2);
+  EXPECT_EQ(table.VacantWorkerRank(3), 3);
+  EXPECT_THAT(table.LostRanks(), IsEmpty());
+  table.Evict(1, absl::AbortedError("gone"));
+  EXPECT_THAT(table.LostRanks(), ElementsAre(1));
+  EXPECT_THAT(table.membership()->vacant, ElementsAre(1, 2, 3));
 }
 
 TEST_F(MembershipTableTest, WhatANodeCountsNeverFalls) {
@@ -85,7 +117,7 @@ TEST_F(MembershipTableTest, FreeRanksGoByHostAndProcessWhateverTheOrderOfComing)
   const std::vector<std::string> hosts = {"node2:70", "node2:100", "node10:5"};
   std::vector<std::string> coming = hosts;
   do {
-    MembershipTable table(4, 1, absl::Seconds(5));
+    MembershipTable table(4, 4, 1, absl::Seconds(5));
     JoinRequest request{.role = Role::kWorker};
     for (const std::string& host : coming) {
       request.host = host;
@@ -106,7 +138,7 @@ TEST_F(MembershipTableTest, FreeRanksGoByHostAndProcessWhateverTheOrderOfComing)
 }
 
 TEST_F(MembershipTableTest, OfManyWhoAreMissingTheFirstAreNamed) {
-  EXPECT_EQ(MembershipTable(100, 2, absl::Seconds(5)).Missing(),
+  EXPECT_EQ(MembershipTable(100, 100, 2, absl::Seconds(5)).Missing(),
             "worker rank 0, worker rank 1, worker rank 2, worker rank 3, worker rank 4, "
             "worker rank 5, worker rank 6, worker rank 7 and 94 more (0 of 102 have joined)");
 }

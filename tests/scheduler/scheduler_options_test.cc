@@ -78,6 +78,24 @@ TEST(SchedulerOptions, KeysSurviveWhereAnotherServerMayTakeThem) {
   EXPECT_THAT(ReadFlags({"--replay-steps=129"}).status().message(), HasSubstr("replay-steps"));
 }
 
+TEST(SchedulerOptions, MoreWorkersMayComeWhereThatIsSaid) {
+  const auto read = [](const std::vector<std::string>& flags) {
+    return ReadFlags(flags)->job.config;
+  };
+  for (const JobConfig& as_begun : {read({"--workers=3"}), read({"--workers=3", "--max-workers=3"})}) {
+    EXPECT_EQ(as_begun.num_workers, 3);
+    EXPECT_EQ(as_begun.NumFirstWorkers(), 3);
+    EXPECT_FALSE(as_begun.MayHaveVacantRanks());
+  }
+  const JobConfig more = read({"--workers=3", "--max-workers=8"});
+  EXPECT_EQ(more.num_workers, 8);
+  EXPECT_EQ(more.NumFirstWorkers(), 3);
+  EXPECT_EQ(more.min_workers, 3) << "all with which it began";
+  EXPECT_EQ(read({"--workers=3", "--max-workers=8", "--min-workers=1"}).min_workers, 1);
+  EXPECT_EQ(ReadFlags({"--workers=3", "--max-workers=2"}).status().message(),
+            "max-workers is 2: expected 0 (as workers) or at least workers, 3");
+}
+
 TEST(SchedulerOptions, APageThatOthersReachNeedsATokenAndInsecure) {
   EXPECT_FALSE(ReadFlags({})->job.keeps_history) << "nobody looks";
   EXPECT_TRUE(ReadFlags({"--http-listen=127.0.0.1:0"}).ok());

@@ -46,10 +46,12 @@ def steps_of(output):
     return {int(step): (sums, shard) for step, sums, shard in lines}
 
 
-def come(job, rank, name=None, **variables):
+def come(job, rank=None, name=None, **variables):
     name = name or f"return of worker {rank}"
-    job._start(name, [sys.executable, PROGRAM], BANDONEON_RANK=str(rank), **variables)
-    job.processes[name].wait_for(f"candidate {rank}")
+    if rank is not None:
+        variables["BANDONEON_RANK"] = str(rank)
+    job._start(name, [sys.executable, PROGRAM], **variables)
+    job.processes[name].wait_for("candidate" if rank is None else f"candidate {rank}")
     job.processes[name].wait_for("step")
     return name
 
@@ -101,6 +103,21 @@ def test_over_other_links(start, settings):
     lose(job, "worker 0", 2)
     name = come(job, 0)
     check(job, ["worker 1", "worker 2", name])
+
+
+def test_more_come_than_the_job_began_with(start):
+    job = start("adamw", "--max-workers=4", workers=2)
+    job[0].wait_for("\nstep ", times=5)
+    third = come(job, 3)  # a rank that nobody has had
+    fourth = come(job, name="anyone")
+    job[0].wait_for("shard 0/4")
+    # They may be lost, and any of those with which the job began.
+    lose(job, third, 3, of=4)
+    lose(job, "worker 0", 2, of=4, times=1)
+    again = come(job, 0)
+    check(job, ["worker 1", fourth, again])
+    assert "1/2" in {shard for _, shard in steps_of(job[1].output()).values()}, "it began with two"
+    assert "2/3" in {shard for _, shard in steps_of(job.processes[fourth].output()).values()}
 
 
 @pytest.mark.long

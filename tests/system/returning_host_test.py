@@ -137,6 +137,31 @@ def test_over_tcp_a_stopped_process_and_a_stopped_daemon_take_their_host(start):
     run.end()
 
 
+def test_a_host_more_comes_than_the_job_began_with(start):
+    run = start("--set", "max-workers=4", TEST_CASE="adamw")
+    variables = pathlib.Path(f"/proc/{run.worker(0)}/environ").read_bytes().decode().rstrip("\0").split("\0")
+    address = f"unix:@bandoneon-more-{run.process.child.pid}"
+    place = {"BANDONEON_ATTACH": address, "BANDONEON_LOCAL_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    env = dict(variable.split("=", 1) for variable in variables)
+    more = [Process("host 3", [str(BIN / "bandoneon-worker"), "--processes=2", f"--attach={address}"], env)]
+    more += [Process(f"worker {6 + local}", [sys.executable, str(PROGRAM)],
+                     env | place | {"RANK": str(6 + local), "LOCAL_RANK": str(local), "BANDONEON_LOCAL_RANK": str(local)})
+             for local in (0, 1)]
+    try:
+        for local in (0, 1):
+            more[1 + local].wait_for(f"candidate {6 + local}", LIMIT)
+            more[1 + local].wait_for(f"shard {6 + local}/8", LIMIT)
+        run.take_steps()
+        output = run.end()
+        for process in more:
+            assert process.child.wait(60) == 0, process.output()
+        last = output.splitlines()[-1]
+        assert "without" not in last, last
+    finally:
+        for process in more:
+            process.close()
+
+
 def test_a_host_leaves_whole_where_one_process_is_told_to(start):
     run = start(TEST_CASE="adamw")
     os.kill(run.worker(5), signal.SIGTERM)

@@ -38,7 +38,7 @@ HostPush PushOf(Step step, uint64_t ticket = 0) { return {.ticket = ticket, .ste
 
 class HostRoundsTest : public ::testing::Test {
  protected:
-  absl::StatusOr<std::optional<HostRound>> Add(int process, HostPush push, int now = 0) {
+  absl::StatusOr<std::optional<HostRound>> Add(int process, HostPush push) {
     return rounds_.Add(process, kTensor, "w", std::move(push));
   }
   static constexpr uint32_t kTensor = 7;

@@ -370,7 +370,7 @@ void HostProcesses::WelcomeAll() {
     welcome->set_run_seed(worker_->run_seed());
     welcome->set_heartbeat_ms(absl::ToInt64Milliseconds(job.heartbeat_interval));
     welcome->set_lease_ms(absl::ToInt64Milliseconds(job.lease_timeout));
-    welcome->set_may_lose_hosts(job.min_workers > 0 && job.min_workers < job.num_workers);
+    welcome->set_may_lose_hosts(job.MayHaveVacantRanks());
     attached_[rank]->lease.Begin(job.lease_timeout, now);
     attached_[rank]->channel->Send(message);
   }
