@@ -143,7 +143,9 @@ def jobs_of(cells, most=9):
     jobs = []
     groups = {}
     for cell in cells:
-        size = "two" if cell.role in TWO_SERVERS else cell.role
+        # Once keys have gone to another server, the one that a snapshot is to be set at is not known.
+        is_known_at_first = cell.point == "init.half" and ROWS[cell.row].server_with_state is not None
+        size = "alone" if is_known_at_first else "two" if cell.role in TWO_SERVERS else cell.role
         groups.setdefault((cell.row, size), []).append(cell)
     for (_, size), group in groups.items():
         if size not in ("two", "only server"):
