@@ -43,6 +43,8 @@ CHART_ALONE = {
                    "rdma.resource=vpc.amazonaws.com/efa", "rdma.count=4", "rdma.provider=efa", "rdma.domain=rdmap0s6-rdm", "rdma.ipcLock=true", "scheduler.journal.size=20Gi",
                    "scheduler.journal.storageClass=fast", "scheduler.journal.timeout=1h", "job.workers=8", "job.minWorkers=6"],
     "a plain Job": ["tls.certManager=true", "job.workers=4", "job.minWorkers=1", "job.maxWorkers=8", "workers.kind=Job", "workers.command={python,elastic.py}"],
+    "a plain Job and daemons": ["tls.certManager=true", "job.workers=4", "job.minWorkers=1", "job.maxWorkers=8", "workers.kind=Job", "workers.daemon.enabled=true",
+                                "workers.daemon.program={elastic.py}"],
 }
 JOBS = (*(f"overlays/{name}" for name in OVERLAYS), "helm", *(f"helm with {name}" for name in (*VARIANTS, *CHART_ALONE)))
 RENDERED = (*JOBS, "trainer")
@@ -442,7 +444,7 @@ def test_a_job_fails_when_more_workers_are_gone_for_good_than_it_can_lose(render
     settings = check_config(container["command"], environment(objects, container, certificates, "scheduler"))
     workers, fewest = int(settings["workers"]), int(settings["min-workers"])
     assert 0 <= fewest <= workers
-    assert fewest == {"overlays/elastic": 1, "helm with a plain Job": 1, "helm with everything": 6}.get(name, 0)
+    assert fewest == {"overlays/elastic": 1, "helm with a plain Job": 1, "helm with a plain Job and daemons": 1, "helm with everything": 6}.get(name, 0)
     found = workers_of(objects)
     # A plain Job's completions may fall to min-workers, and must not fall below this number.
     assert job_of(found).get("maxFailedIndexes") == (None if found["kind"] == "Job" else workers - fewest if fewest else 0)
@@ -487,7 +489,9 @@ def test_one_pod_is_replaced_and_none_of_the_others(objects):
     assert {action(code, is_evicted=True) for code in (1, 75, 137, 143)} == {"Ignore"}
     ends = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGKILL", "SIGSEGV", "SIGTERM", "SIGINT", "SIGHUP")
     assert {action(128 + getattr(signal, name)) for name in ends} == {"Count"}
-    assert {action(code) for code in (1, 2, 74, 76, 126, 127, 128, 255)} == {"FailIndex"}
+    # A torchrun that is the pod's own ends with 1 for whatever reason.
+    has_own_torchrun = "--standalone" in containers(job["template"])[-1].get("command", [])
+    assert {action(code) for code in (1, 2, 74, 76, 126, 127, 128, 255)} == {"Count" if has_own_torchrun else "FailIndex"}
 
 
 def test_workers_have_time_to_leave_and_no_more_than_a_spot_machine_gives(objects):
@@ -741,8 +745,10 @@ def plain(objects):
     return {(one["kind"], one["metadata"]["name"]): one for one in found}
 
 
-def test_the_charts_plain_job_is_the_elastic_overlays(rendered):
-    ours, theirs = plain(rendered("overlays/elastic")), plain(rendered("helm with a plain Job"))
+@pytest.mark.parametrize("components", [[], ["worker-daemon"]])
+def test_the_charts_plain_job_is_the_elastic_overlays(rendered, tmp_path, components):
+    ours = plain(with_components(tmp_path, "elastic", *components))
+    theirs = plain(rendered("helm with a plain Job" + (" and daemons" if components else "")))
     for objects in (ours, theirs):  # kustomize puts a variable that an overlay changes first
         containers(template_of(objects["Deployment", "bandoneon-scheduler"]))[0]["env"].sort(key=lambda entry: entry["name"])
     assert ours == theirs
