@@ -15,9 +15,9 @@ constexpr auto kGauge = Metric::Kind::kGauge;
 constexpr Family kState = {"job_state", kGauge, "The job is in the state whose value is 1.",
                            "state"};
 constexpr Family kJobs = {"jobs", kCounter, "So many jobs have ended, by result.", "result"};
-constexpr Family kExpected = {"nodes_expected", kGauge,
-                              "The job begins once so many nodes have joined, by role.",
-                              "role"};
+constexpr Family kExpected = {
+    "nodes_expected", kGauge,
+    "The job has all nodes with which it begins once so many have joined, by role.", "role"};
 constexpr Family kNodes = {"nodes", kGauge, "So many nodes have joined and not left, by role.",
                            "role"};
 constexpr Family kLeases = {
@@ -26,7 +26,7 @@ constexpr Family kLeases = {
 constexpr Family kLeaseTimeout = {"lease_timeout_seconds", kGauge,
                                   "A node is lost when it was not heard for so long."};
 constexpr Family kLost = {"workers_lost", kGauge,
-                          "The job goes on with so many workers fewer than it began with."};
+                          "The job has so many workers fewer than it began with, and goes on."};
 constexpr Family kServersLost = {
     "servers_lost", kGauge,
     "So many servers were lost and none has come in their place, and the job goes on."};

@@ -376,9 +376,8 @@ Rank MembershipTable::VacantWorkerRank(Rank wanted) const {
 absl::Status MembershipTable::CheckCandidate(const JoinRequest& request, Rank rank) const {
   const int processes = ProcessesOfWorkers()[static_cast<size_t>(rank)];
   if (request.processes == processes) return absl::OkStatus();
-  return InvalidArgument(
-      "%s joins with %d process(es) as worker rank %d, which has %d in this job", request.host,
-      request.processes, rank, processes);
+  return InvalidArgument("%s joins with %d process(es) as worker rank %d, which has %d in this job",
+                         request.host, request.processes, rank, processes);
 }
 
 bool MembershipTable::CanAddCandidate(const NodeInfo& worker, uint64_t join_id) const {

@@ -16,10 +16,10 @@
 
 namespace bdn {
 
-// The table of the nodes of a job: it gathers nodes until all with which the job begins have joined,
-// then freezes the roster, numbers it epoch 1 and holds a lease for each node. Nodes may then be taken out, and servers may
-// join in the place of others; with each the next epoch begins. Not thread-safe; time is an
-// argument.
+// The table of the nodes of a job: it gathers nodes until all with which the job begins have
+// joined, then freezes the roster, numbers it epoch 1 and holds a lease for each node. Nodes may
+// then be taken out, and servers may join in the place of others; with each the next epoch begins.
+// Not thread-safe; time is an argument.
 class MembershipTable {
  public:
   // One node, and what was heard of it.
@@ -46,9 +46,9 @@ class MembershipTable {
   // with which it begins, or these have all joined. REQUIRES: not frozen.
   bool ComesLater(const JoinRequest& request) const;
 
-  // Adds a node. REQUIRES: not frozen, and not ComesLater(request). Errors: InvalidArgument for a rank or role that the job does
-  // not have, or a server with more than one process; AlreadyExists names the holder of the rank or
-  // of the public key; ResourceExhausted where the role is full.
+  // Adds a node. REQUIRES: not frozen, and not ComesLater(request). Errors: InvalidArgument for a
+  // rank or role that the job does not have, or a server with more than one process; AlreadyExists
+  // names the holder of the rank or of the public key; ResourceExhausted where the role is full.
   absl::StatusOr<NodeId> Add(const JoinRequest& request, absl::Time now);
   // Forgets a node that gave up joining. REQUIRES: not frozen.
   void Remove(NodeId node);
@@ -70,8 +70,8 @@ class MembershipTable {
   // Null before Freeze.
   std::shared_ptr<const Membership> membership() const { return membership_; }
 
-  // Returns the numbers of processes, by rank; a rank that nobody has had yet has as many as rank 0.
-  // Empty before Freeze.
+  // Returns the numbers of processes, by rank; a rank that nobody has had yet has as many as rank
+  // 0. Empty before Freeze.
   std::vector<int> ProcessesOfWorkers() const;
 
   // Gives all nodes that are here a whole lease.

@@ -82,7 +82,8 @@ TEST(SchedulerOptions, MoreWorkersMayComeWhereThatIsSaid) {
   const auto read = [](const std::vector<std::string>& flags) {
     return ReadFlags(flags)->job.config;
   };
-  for (const JobConfig& as_begun : {read({"--workers=3"}), read({"--workers=3", "--max-workers=3"})}) {
+  for (const JobConfig& as_begun :
+       {read({"--workers=3"}), read({"--workers=3", "--max-workers=3"})}) {
     EXPECT_EQ(as_begun.num_workers, 3);
     EXPECT_EQ(as_begun.NumFirstWorkers(), 3);
     EXPECT_FALSE(as_begun.MayHaveVacantRanks());
