@@ -59,6 +59,12 @@ class Row:
     server_with_state: int | None = None  # of two; None: each has a key with state
     goes_on: bool = True  # without a lost worker
 
+    @property
+    def sets_again(self):
+        """Whether a job can lose several servers while a snapshot is set: it has rounds enough before each, and whichever server
+        comes to have the keys, it is one that is lost."""
+        return self.server_with_state is None and "checkpoint" not in self.program
+
 
 ROWS = {
     "shm-none": Row("shm", ("codecs",), keeps_state=False),
@@ -143,9 +149,8 @@ def jobs_of(cells, most=9):
     jobs = []
     groups = {}
     for cell in cells:
-        # Once keys have gone to another server, the one that a snapshot is to be set at is not known.
-        is_known_at_first = cell.point == "init.half" and ROWS[cell.row].server_with_state is not None
-        size = "alone" if is_known_at_first else "two" if cell.role in TWO_SERVERS else cell.role
+        is_alone = cell.point == "init.half" and not ROWS[cell.row].sets_again
+        size = "alone" if is_alone else "two" if cell.role in TWO_SERVERS else cell.role
         groups.setdefault((cell.row, size), []).append(cell)
     for (_, size), group in groups.items():
         if size not in ("two", "only server"):
