@@ -67,6 +67,7 @@ void Job::Resume(const std::vector<JobEvent>& events, absl::Time now) {
   if (work_done_) table_.TakeBackLeft();
   table_.RenewLeases(now);
   lost_servers_.RenewDeadline(now);
+  resumed_ = now;
   log_ = log;
 }
 

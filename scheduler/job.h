@@ -109,7 +109,7 @@ class Job {
   // that may go on without it. Where a worker has had no answer of a server for link-timeout, one
   // of the two is taken out: the server if most workers have none, else the worker if the job may
   // lose it, else the server.
-  absl::Status ReportWaits(NodeId node, const std::vector<RankWait>& waits, absl::Time now);
+  absl::Status ReportWaits(NodeId node, const std::vector<NodeWait>& waits, absl::Time now);
   // Takes values that a worker's program reported. Their names have been checked.
   absl::Status Report(NodeId node, const std::vector<ReportedValue>& values, absl::Time now);
   // Notes that the node's connection broke: the node has a short while to be heard again.
@@ -284,8 +284,8 @@ class Job {
   void OnServersChanged();
   // Ends the job because all its servers are lost, and none has come.
   void FailWithoutServers();
-  void OnRoundsWait(const NodeInfo& server, const std::vector<RankWait>& waits);
-  void OnUnheard(const NodeInfo& worker, const std::vector<RankWait>& servers);
+  void OnRoundsWait(const NodeInfo& server, const std::vector<NodeWait>& waits);
+  void OnUnheard(const NodeInfo& worker, const std::vector<NodeWait>& servers);
   // Fails the job because of a node; `how` continues "worker 1 ...".
   void FailBy(NodeId node, const std::string& how);
   CallId AwaitVacancy(const JoinRequest& request, absl::Time deadline, absl::Time now);
@@ -313,7 +313,8 @@ class Job {
   absl::Time deferred_until_ = absl::InfinitePast();
   absl::Status superseded_;
   absl::Time now_;
-  const std::unique_ptr<History> history_;  // may be null
+  absl::Time resumed_ = absl::InfinitePast();  // another scheduler had the job before
+  const std::unique_ptr<History> history_;     // may be null
   SuspectWatch watch_;
   // Infinite, where another job follows, until a worker joins.
   absl::Time join_deadline_;

@@ -117,7 +117,7 @@ absl::Status JobHost::ReportQuality(NodeId node, const std::vector<QualityGroup>
   return job_.ReportQuality(node, groups, Awake());
 }
 
-absl::Status JobHost::ReportWaits(NodeId node, const std::vector<RankWait>& waits) {
+absl::Status JobHost::ReportWaits(NodeId node, const std::vector<NodeWait>& waits) {
   MutexLock lock(&mu_);
   absl::Status status = job_.ReportWaits(node, waits, Awake());
   changed_.SignalAll();

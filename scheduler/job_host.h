@@ -55,7 +55,7 @@ class JobHost {
   absl::Status AcknowledgePlacement(NodeId node, PlacementVersion version);
   absl::Status Heartbeat(NodeId node, const NodeProgress& progress);
   absl::Status ReportQuality(NodeId node, const std::vector<QualityGroup>& groups);
-  absl::Status ReportWaits(NodeId node, const std::vector<RankWait>& waits);
+  absl::Status ReportWaits(NodeId node, const std::vector<NodeWait>& waits);
   absl::Status Retire(NodeId node, const std::vector<uint32_t>& tensors);
   absl::Status Report(NodeId node, const std::vector<ReportedValue>& values);
   void ConnectionBroke(NodeId node);

@@ -32,7 +32,7 @@ void Job::ExpireLeases(absl::Time now) {
   }
 }
 
-absl::Status Job::ReportWaits(NodeId node, const std::vector<RankWait>& waits, absl::Time now) {
+absl::Status Job::ReportWaits(NodeId node, const std::vector<NodeWait>& waits, absl::Time now) {
   BDN_RETURN_IF_ERROR(CheckMember(node));
   now_ = now;
   const NodeInfo& info = table_.Find(node)->info;
@@ -45,12 +45,12 @@ absl::Status Job::ReportWaits(NodeId node, const std::vector<RankWait>& waits, a
   return absl::OkStatus();
 }
 
-void Job::OnRoundsWait(const NodeInfo& server, const std::vector<RankWait>& waits) {
+void Job::OnRoundsWait(const NodeInfo& server, const std::vector<NodeWait>& waits) {
   const absl::Duration most = options_.config.stuck_timeout;
-  for (const RankWait& each : waits) {
+  for (const NodeWait& each : waits) {
     if (most == absl::ZeroDuration() || each.wait < most || work_done_) continue;
-    const auto late = std::ranges::find(roster_, each.rank, &RosterMember::rank);
-    // A rank of an earlier epoch, or one that the job cannot do without, is only waited for.
+    const auto late = std::ranges::find(roster_, each.node, &RosterMember::node);
+    // A worker of an earlier epoch, or one that the job cannot do without, is only waited for.
     if (late == roster_.end() || !MayGoOnWithout(table_.Find(late->node)->info)) continue;
     Lost(late->node, absl::StrFormat("lives, but rounds at server %d have waited for its pushes "
                                      "for %.1f s, and stuck-timeout is %s",
@@ -59,9 +59,14 @@ void Job::OnRoundsWait(const NodeInfo& server, const std::vector<RankWait>& wait
   }
 }
 
-void Job::OnUnheard(const NodeInfo& worker, const std::vector<RankWait>& servers) {
+void Job::OnUnheard(const NodeInfo& worker, const std::vector<NodeWait>& servers) {
   if (work_done_) return;
-  const auto out = lost_servers_.OnUnheard(worker, servers, roster_, MayGoOnWithout(worker), now_);
+  // A scheduler that was started again knows of none of them, at first.
+  const bool has_heard_all = std::ranges::all_of(roster_, [this](const RosterMember& one) {
+    return table_.Find(one.node)->last_heard > resumed_;
+  });
+  const auto out = lost_servers_.OnUnheard(worker, servers, roster_, MayGoOnWithout(worker),
+                                           has_heard_all, now_);
   if (out.has_value()) Lost(out->node, out->how);
 }
 

@@ -125,7 +125,7 @@ class LocalControlPlane final : public ControlPlane {
   }
 
   // Local nodes send no heartbeats, which would carry them.
-  void ReportWaits(std::function<std::vector<RankWait>()>) override {}
+  void ReportWaits(std::function<std::vector<NodeWait>()>) override {}
   void ReportTables(std::function<std::vector<TableCounts>()>) override {}
 
   absl::Status ReportValue(const ReportedValue& value) override {

@@ -82,7 +82,6 @@ Placer::Load LostServers::LoadOf(NodeId server) const {
 // ---- a job without servers
 
 void LostServers::OnChanged(absl::Time now) {
-  changed_ = now;
   const bool has_none = table_.membership()->servers.empty();
   deadline_ = has_none ? now + options_.join_timeout : absl::InfiniteFuture();
 }
@@ -159,7 +158,7 @@ std::string LostServers::Wait() const {
 
 // ---- silent links
 
-size_t LostServers::CountUnheard(Rank server, const Roster& roster, absl::Time now) const {
+size_t LostServers::CountUnheard(NodeId server, const Roster& roster, absl::Time now) const {
   // Workers notice it at different times, so half of the time is enough here.
   const absl::Duration least = options_.config.link_timeout / 2;
   const absl::Time since = now - options_.config.lease_timeout;
@@ -167,38 +166,38 @@ size_t LostServers::CountUnheard(Rank server, const Roster& roster, absl::Time n
   for (const RosterMember& member : roster) {
     const auto told = unheard_.find(member.node);
     if (told == unheard_.end() || told->second.at < since) continue;
-    const std::vector<RankWait>& servers = told->second.servers;
-    const auto found = std::ranges::find(servers, server, &RankWait::rank);
+    const std::vector<NodeWait>& servers = told->second.servers;
+    const auto found = std::ranges::find(servers, server, &NodeWait::node);
     if (found != servers.end() && found->wait >= least) ++count;
   }
   return count;
 }
 
 std::optional<NodeLost> LostServers::OnUnheard(const NodeInfo& worker,
-                                               const std::vector<RankWait>& servers,
+                                               const std::vector<NodeWait>& servers,
                                                const Roster& roster, bool may_lose_worker,
-                                               absl::Time now) {
+                                               bool has_heard_all, absl::Time now) {
   unheard_[worker.id] = {servers, now};
   const absl::Duration most = options_.config.link_timeout;
-  // A server that has just come had no time to answer, and one that went may have had the answers
-  // for which workers wait now.
-  if (most == absl::ZeroDuration() || now - changed_ < most) return std::nullopt;
+  if (most == absl::ZeroDuration()) return std::nullopt;
   const std::string limit = absl::FormatDuration(most);
-  for (const RankWait& each : servers) {
+  for (const NodeWait& each : servers) {
     if (each.wait < most) continue;
     const std::vector<NodeInfo>& all = table_.membership()->servers;
-    const auto server = std::ranges::find(all, each.rank, &NodeInfo::rank);
+    // One that is out by now is none of the job's, whoever has its rank.
+    const auto server = std::ranges::find(all, each.node, &NodeInfo::id);
     if (server == all.end()) continue;
-    const size_t count = CountUnheard(each.rank, roster, now);
+    const size_t count = CountUnheard(each.node, roster, now);
     const double seconds = absl::ToDoubleSeconds(each.wait);
     const bool is_most = 2 * count > roster.size();
     // A server that goes costs no result, and a worker does. But to whom the others answer, and who
     // has no answer alone, is on the wrong side of a broken link.
     if (!is_most && may_lose_worker) {
+      if (!has_heard_all) continue;
       return NodeLost{worker.id,
                       absl::StrFormat("alone has had no answer of server %d for %.1f s, and "
                                       "link-timeout is %s",
-                                      each.rank, seconds, limit)};
+                                      server->rank, seconds, limit)};
     }
     if (all.size() < 2 || !MayGoOnWithoutOne()) continue;
     return NodeLost{server->id, absl::StrFormat("has not answered %d of %d workers for %.1f s, and "

@@ -93,9 +93,11 @@ class LostServers {
   // Takes a worker's report of the servers that do not answer it. Returns the node that is to be
   // taken out because of it, if one is: where the worker has had no answer for link-timeout, the
   // server if most workers of the roster have none, else the worker if the job may lose it, else
-  // the server.
-  std::optional<NodeLost> OnUnheard(const NodeInfo& worker, const std::vector<RankWait>& servers,
-                                    const Roster& roster, bool may_lose_worker, absl::Time now);
+  // the server. has_heard_all: all workers of the roster have said whether they have answers;
+  // before that no worker is taken out.
+  std::optional<NodeLost> OnUnheard(const NodeInfo& worker, const std::vector<NodeWait>& servers,
+                                    const Roster& roster, bool may_lose_worker, bool has_heard_all,
+                                    absl::Time now);
 
  private:
   struct Waiting {
@@ -104,7 +106,7 @@ class LostServers {
   };
   // The servers that do not answer a worker, as it said last, and when.
   struct Unheard {
-    std::vector<RankWait> servers;
+    std::vector<NodeWait> servers;
     absl::Time at;
   };
 
@@ -112,7 +114,7 @@ class LostServers {
   // Returns "with 1 of 2 servers".
   std::string Present() const;
   // Returns how many workers of the roster had no answer of the server lately.
-  size_t CountUnheard(Rank server, const Roster& roster, absl::Time now) const;
+  size_t CountUnheard(NodeId server, const Roster& roster, absl::Time now) const;
 
   const JobOptions& options_;
   const bool is_logged_;
@@ -121,8 +123,7 @@ class LostServers {
   std::map<uint64_t, Waiting> waiting_;
   uint64_t next_number_ = 1;
   absl::Time deadline_ = absl::InfiniteFuture();
-  absl::Time changed_ = absl::InfinitePast();  // when a server went or came last
-  std::map<NodeId, Unheard> unheard_;          // by worker
+  std::map<NodeId, Unheard> unheard_;  // by worker
 };
 
 }  // namespace bdn

@@ -210,7 +210,7 @@ CallId ServiceImpl::OnHeartbeat(HeartbeatCall* call) {
   if (!quality.ok()) return call->FinishNow(Annotate(quality.status(), "heartbeat"));
   const absl::StatusOr<std::vector<uint32_t>> retired = ReadRetired(message);
   if (!retired.ok()) return call->FinishNow(Annotate(retired.status(), "heartbeat"));
-  const absl::StatusOr<std::vector<RankWait>> waits = ReadWaits(message);
+  const absl::StatusOr<std::vector<NodeWait>> waits = ReadWaits(message);
   if (!waits.ok()) return call->FinishNow(Annotate(waits.status(), "heartbeat"));
   absl::StatusOr<std::vector<TableCounts>> tables = ReadTables(message);
   if (!tables.ok()) return call->FinishNow(Annotate(tables.status(), "heartbeat"));

@@ -753,8 +753,8 @@ void Server::OnAllShards(const std::function<Sends(size_t, ServerShard&)>& work)
   while (pending > 0) all_done.Wait(&mu);
 }
 
-std::vector<RankWait> Server::ReadWaits() {
-  std::vector<RankWait> waits;
+std::vector<NodeWait> Server::ReadWaits() {
+  std::vector<NodeWait> waits;
   {
     MutexLock lock(&late_mu_);
     late_.resize(shards_.size());

@@ -24,7 +24,7 @@
 #include "common/telemetry/stage_times.h"
 #include "common/transport/transport.h"
 #include "link/link_monitor.h"
-#include "server/late_ranks.h"
+#include "server/late_workers.h"
 #include "server/rank_waits.h"
 #include "server/reply_queue.h"
 #include "server/session_table.h"
@@ -153,7 +153,7 @@ class Server {
   void OnAllShards(const std::function<Sends(size_t, ServerShard&)>& work);
   // Returns the ranks for which rounds wait, as the shards last found them, and has the shards look
   // anew. A shard that has not looked since the last call tells nothing.
-  std::vector<RankWait> ReadWaits();
+  std::vector<NodeWait> ReadWaits();
   // Returns the counts of tables that shards gave since the last call, and asks them anew.
   std::vector<TableCounts> ReadTables();
   void Finish(const absl::Status& status);
@@ -187,7 +187,7 @@ class Server {
 
   // The findings of a shard when it last looked for late ranks.
   struct Late {
-    LateRanks ranks;
+    LateWorkers ranks;
     bool is_fresh = false;  // not read yet
   };
   mutable Mutex counted_mu_;

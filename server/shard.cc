@@ -116,14 +116,27 @@ Sends ServerShard::RemoveKey(Key key) {
   return sends;
 }
 
+std::vector<NodeId> ServerShard::NodesOf(const std::vector<Rank>& ranks) const {
+  const std::vector<NodeInfo>& workers = context_.membership->workers;
+  std::vector<NodeId> nodes;
+  for (const Rank rank : ranks) {
+    const auto worker = std::ranges::lower_bound(workers, rank, {}, &NodeInfo::rank);
+    // The round of a key that is rebuilt may be of a roster of before.
+    if (worker != workers.end() && worker->rank == rank) nodes.push_back(worker->id);
+  }
+  return nodes;
+}
+
 std::vector<OpenRound> ServerShard::OpenRounds() const {
   std::vector<OpenRound> rounds;
   for (const auto& [key, state] : keys_) {
     const Round& round = state.dense.round;
-    if (round.is_open()) rounds.push_back({key, round.step(), round.MissingRanks(PlaceAt(0))});
+    if (round.is_open()) {
+      rounds.push_back({key, round.step(), NodesOf(round.MissingRanks(PlaceAt(0)))});
+    }
     const Round& of_rows = state.rows.round.roster();
     if (of_rows.is_open()) {
-      rounds.push_back({key, of_rows.step(), of_rows.MissingRanks(PlaceAt(0))});
+      rounds.push_back({key, of_rows.step(), NodesOf(of_rows.MissingRanks(PlaceAt(0)))});
     }
   }
   return rounds;

@@ -11,7 +11,7 @@
 #include "common/wire/frame.h"
 #include "server/held_by_key.h"
 #include "server/key_state.h"
-#include "server/late_ranks.h"
+#include "server/late_workers.h"
 #include "server/shard_context.h"
 
 namespace bdn {
@@ -67,6 +67,8 @@ class ServerShard {
   absl::Status WhyUnknown(const FrameHeader& header) const;
   Sends RefuseType(NodeId from, const FrameHeader& header, const KeyPlan& plan);
 
+  // Returns those workers of the membership that have these ranks.
+  std::vector<NodeId> NodesOf(const std::vector<Rank>& ranks) const;
   // Runs `change` on a key's state, and counts the bytes that the key holds before and after.
   template <typename Change>
   Sends Counted(KeyState* state, const Change& change);

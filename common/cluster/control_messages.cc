@@ -764,24 +764,24 @@ absl::StatusOr<Met> ReadMet(std::span<const int32_t> vacant, uint32_t epoch,
                          met.newcomers.size());
 }
 
-void Write(const std::vector<RankWait>& waits, wire::HeartbeatRequest* message) {
-  for (const RankWait& each : waits) {
-    wire::RankWait* added = message->add_waits();
-    added->set_rank(each.rank);
+void Write(const std::vector<NodeWait>& waits, wire::HeartbeatRequest* message) {
+  for (const NodeWait& each : waits) {
+    wire::NodeWait* added = message->add_waits();
+    added->set_node(each.node);
     added->set_ms(
         static_cast<uint64_t>(std::max<int64_t>(0, absl::ToInt64Milliseconds(each.wait))));
   }
 }
 
-absl::StatusOr<std::vector<RankWait>> ReadWaits(const wire::HeartbeatRequest& message) {
+absl::StatusOr<std::vector<NodeWait>> ReadWaits(const wire::HeartbeatRequest& message) {
   constexpr uint64_t kMostMs = uint64_t{1} << 40;  // 34 years
-  std::vector<RankWait> waits;
-  for (const wire::RankWait& each : message.waits()) {
-    if (each.rank() < 0 || (!waits.empty() && each.rank() <= waits.back().rank) ||
+  std::vector<NodeWait> waits;
+  for (const wire::NodeWait& each : message.waits()) {
+    if (each.node() == 0 || (!waits.empty() && each.node() <= waits.back().node) ||
         each.ms() > kMostMs) {
-      return InvalidArgument("rounds wait for rank %d for %d ms", each.rank(), each.ms());
+      return InvalidArgument("a wait for node %d of %d ms", each.node(), each.ms());
     }
-    waits.push_back({each.rank(), absl::Milliseconds(static_cast<int64_t>(each.ms()))});
+    waits.push_back({each.node(), absl::Milliseconds(static_cast<int64_t>(each.ms()))});
   }
   return waits;
 }

@@ -101,8 +101,8 @@ absl::StatusOr<std::vector<Rank>> ReadRising(std::span<const int32_t> ranks);
 // newcomers without an epoch, or an epoch without newcomers.
 absl::StatusOr<Met> ReadMet(std::span<const int32_t> vacant, uint32_t epoch,
                             std::span<const int32_t> newcomers);
-void Write(const std::vector<RankWait>& waits, bandoneon::control::HeartbeatRequest* message);
-absl::StatusOr<std::vector<RankWait>> ReadWaits(
+void Write(const std::vector<NodeWait>& waits, bandoneon::control::HeartbeatRequest* message);
+absl::StatusOr<std::vector<NodeWait>> ReadWaits(
     const bandoneon::control::HeartbeatRequest& message);
 absl::StatusOr<std::vector<QualityGroup>> ReadQuality(
     const google::protobuf::RepeatedPtrField<bandoneon::control::QualityGroup>& message);

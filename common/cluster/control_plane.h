@@ -129,13 +129,13 @@ struct Met {
 };
 
 // A worker for which rounds at a server wait, or a server that does not answer a worker.
-struct RankWait {
-  Rank rank = 0;
+struct NodeWait {
+  NodeId node = 0;
   // Since the oldest round that waits for it was first seen so; or the time in which questions to
   // it had no answer.
   absl::Duration wait;
 
-  bool operator==(const RankWait&) const = default;
+  bool operator==(const NodeWait&) const = default;
 };
 
 // The additions to the catalogue since this node's last declaration that succeeded, in order. The
@@ -270,9 +270,9 @@ class ControlPlane {
   // Sets likewise the source of the quality of the links that this node encodes for.
   virtual void ReportQuality(std::function<std::vector<QualityGroup>()> read) = 0;
 
-  // Sets likewise the source of the ranks for which this server's rounds wait, or of the servers
-  // that do not answer this worker; rising.
-  virtual void ReportWaits(std::function<std::vector<RankWait>()> read) = 0;
+  // Sets likewise the source of the workers for which this server's rounds wait, or of the servers
+  // that do not answer this worker; nodes rise.
+  virtual void ReportWaits(std::function<std::vector<NodeWait>()> read) = 0;
 
   // Sets likewise the source of the counts of this server's tables, names rising.
   virtual void ReportTables(std::function<std::vector<TableCounts>()> read) = 0;

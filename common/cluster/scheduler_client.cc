@@ -59,7 +59,7 @@ class GrpcControlPlane final : public ControlPlane {
   void ReportStages(std::function<StageCounts()> read) override;
   void ReportWork(std::function<WorkCounts()> read) override;
   void ReportQuality(std::function<std::vector<QualityGroup>()> read) override;
-  void ReportWaits(std::function<std::vector<RankWait>()> read) override;
+  void ReportWaits(std::function<std::vector<NodeWait>()> read) override;
   void ReportTables(std::function<std::vector<TableCounts>()> read) override;
   absl::Status ReportValue(const ReportedValue& value) override;
   absl::Status Leave(const absl::Status& reason, absl::Duration timeout) override;
@@ -103,7 +103,7 @@ class GrpcControlPlane final : public ControlPlane {
   std::function<WorkCounts()> read_work_ ABSL_GUARDED_BY(mu_);     // null: no work is reported
   // Null: no quality is reported.
   std::function<std::vector<QualityGroup>()> read_quality_ ABSL_GUARDED_BY(mu_);
-  std::function<std::vector<RankWait>()> read_waits_ ABSL_GUARDED_BY(mu_);  // null: of no server
+  std::function<std::vector<NodeWait>()> read_waits_ ABSL_GUARDED_BY(mu_);  // null: of no server
   std::function<std::vector<TableCounts>()> read_tables_ ABSL_GUARDED_BY(mu_);
   uint64_t arrivals_ ABSL_GUARDED_BY(mu_) = 0;             // at barriers
   std::set<uint64_t> open_arrivals_ ABSL_GUARDED_BY(mu_);  // those without an answer
@@ -329,7 +329,7 @@ void GrpcControlPlane::ReportQuality(std::function<std::vector<QualityGroup>()> 
   read_quality_ = std::move(read);
 }
 
-void GrpcControlPlane::ReportWaits(std::function<std::vector<RankWait>()> read) {
+void GrpcControlPlane::ReportWaits(std::function<std::vector<NodeWait>()> read) {
   MutexLock lock(&mu_);
   read_waits_ = std::move(read);
 }
@@ -418,7 +418,7 @@ absl::Status GrpcControlPlane::SendHeartbeat(absl::Duration patience) {
   std::function<StageCounts()> read_stages;
   std::function<WorkCounts()> read_work;
   std::function<std::vector<QualityGroup>()> read_quality;
-  std::function<std::vector<RankWait>()> read_waits;
+  std::function<std::vector<NodeWait>()> read_waits;
   std::function<std::vector<TableCounts>()> read_tables;
   std::vector<ReportedValue> reports;
   {

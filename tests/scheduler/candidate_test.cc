@@ -831,7 +831,7 @@ TEST_F(CandidateTest, WhatItReportsConcernsNobody) {
   const NodeId node = LoseAndJoin();
   EXPECT_TRUE(job_->Report(node, {{"loss", 1, 2.0}}, At(0)).ok());
   EXPECT_THAT(job_->history()->curves(), IsEmpty());
-  EXPECT_TRUE(job_->ReportWaits(node, {{0, absl::Seconds(99)}}, At(0)).ok());
+  EXPECT_TRUE(job_->ReportWaits(node, {{4, absl::Seconds(99)}}, At(0)).ok());
   EXPECT_EQ(Now().servers.size(), 2u);
 }
 

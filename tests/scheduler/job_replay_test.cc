@@ -449,6 +449,35 @@ TEST_F(JobReplayTest, AJobThatWaitedInVainForAServerStaysFailed) {
   EXPECT_EQ(job_->failure(), before);
 }
 
+TEST_F(JobReplayTest, ASilentServerIsOutAlsoWhereTheSchedulerIsLostAgainAndAgain) {
+  JobOptions options = Options(1, 32);
+  options.config.link_timeout = absl::Seconds(10);
+  Begin(1, 32);
+  const auto say = [this](NodeId worker, double now) {
+    // As its control plane does: it is heard, and says what it waits for.
+    EXPECT_TRUE(job_->Heartbeat(worker, {}, At(now)).ok());
+    EXPECT_TRUE(job_->ReportWaits(worker, {{4, absl::Seconds(11)}}, At(now)).ok());
+  };
+  for (int i = 0; i < 2; ++i) {
+    job_.emplace(options, At(20 + i), &log_);
+    job_->Resume(log_.Events(), At(20 + i));
+    say(1, 20.2 + i);
+    EXPECT_EQ(job_->table().membership()->workers.size(), 3u)
+        << "what the others have is not known";
+  }
+  say(2, 21.4);
+  ASSERT_EQ(job_->table().membership()->servers.size(), 1u);
+  EXPECT_EQ(job_->table().membership()->workers.size(), 3u);
+  // The same once servers have changed. What is said of one that is gone is of no other.
+  ASSERT_TRUE(Answer(job_->Join(NewServer(1000), kControlVersion, At(99), At(21.5))).ok());
+  job_.emplace(options, At(22), &log_);
+  job_->Resume(log_.Events(), At(22));
+  for (const NodeId worker : {1, 2, 3}) say(worker, 22.1);
+  EXPECT_EQ(job_->table().membership()->servers.size(), 2u);
+  EXPECT_TRUE(job_->ReportWaits(1, {{5, absl::Seconds(11)}}, At(22.3)).ok());
+  EXPECT_EQ(job_->table().membership()->workers.size(), 2u) << "it is alone: all were heard";
+}
+
 TEST_F(JobReplayTest, AFailedJobStaysFailedByTheSameReason) {
   Begin();
   job_->Leave(2, absl::InternalError("out of memory"), At(1e9), At(0));

@@ -880,18 +880,18 @@ TEST_F(LostWorkerTest, TwoAtOneMomentAreTwoEpochs) {
 }
 
 TEST_F(LostWorkerTest, OneForWhichRoundsWaitForStuckTimeoutCountsAsLost) {
-  EXPECT_TRUE(job_->ReportWaits(4, {{1, absl::Seconds(19)}}, At(1)).ok());
+  EXPECT_TRUE(job_->ReportWaits(4, {{2, absl::Seconds(19)}}, At(1)).ok());
   EXPECT_THAT(Present(), ElementsAre(0, 1, 2));
-  EXPECT_TRUE(job_->ReportWaits(4, {{1, absl::Seconds(20)}, {7, absl::Hours(1)}}, At(2)).ok());
+  EXPECT_TRUE(job_->ReportWaits(4, {{2, absl::Seconds(20)}, {7, absl::Hours(1)}}, At(2)).ok());
   EXPECT_THAT(Present(), ElementsAre(0, 2));
   EXPECT_THAT(
       std::string(job_->ViewOf(2).failure.message()),
       HasSubstr("which lives, but rounds at server 0 have waited for its pushes for 20.0 s"));
-  EXPECT_TRUE(job_->ReportWaits(4, {{0, absl::Hours(1)}}, At(3)).ok());
+  EXPECT_TRUE(job_->ReportWaits(4, {{1, absl::Hours(1)}}, At(3)).ok());
   EXPECT_THAT(Present(), ElementsAre(0, 2)) << "the job cannot do without: it is only waited for";
   EXPECT_EQ(job_->state(), Job::State::kRunning);
   // A worker's word is of servers.
-  EXPECT_TRUE(job_->ReportWaits(1, {{2, absl::Hours(1)}}, At(3)).ok());
+  EXPECT_TRUE(job_->ReportWaits(1, {{3, absl::Hours(1)}}, At(3)).ok());
   EXPECT_THAT(Present(), ElementsAre(0, 2));
 }
 

@@ -147,8 +147,10 @@ class UnheardServerTest : public LostServerTest {
     options_.config.link_timeout = absl::Seconds(10);
     Begin(2);
   }
+  // Worker 1 or 2 had no answer of the server that had this rank at the beginning.
   void Say(NodeId worker, Rank server, double seconds, double now) {
-    EXPECT_TRUE(job_->ReportWaits(worker, {{server, absl::Seconds(seconds)}}, At(now)).ok());
+    const auto node = static_cast<NodeId>(3 + server);
+    EXPECT_TRUE(job_->ReportWaits(worker, {{node, absl::Seconds(seconds)}}, At(now)).ok());
   }
 };
 

@@ -3,7 +3,6 @@ The job ends with the weights of one that lost none. Real processes."""
 
 import os
 import signal
-import time
 
 import pytest
 from restarted_job import WORKERS, start, undisturbed, weights_of  # noqa: F401  (start is a fixture)
@@ -37,25 +36,6 @@ def test_a_job_whose_servers_are_started_again_ends_as_one_whose_are_not(start, 
             f"[run] server 0 was started again once, after {second}; server 1 was started again once, after {first}")
     assert output.splitlines()[-1] == told
     assert {path.name for path in run.folder.iterdir()} == {"go-15", "go-30"}, "the job's directory and its journal are gone"
-
-
-@pytest.mark.long
-def test_a_scheduler_that_is_lost_again_and_again_notices_a_lost_server(start):
-    """Each one begins with whole leases, but workers know for how long they have had no answer."""
-    expected = undisturbed(start)
-    run = start("--restarts", "100", "--set", "link-timeout=4s", "--set", "lease-timeout=10s")
-    run.process.wait_for("at 15", times=WORKERS)
-    kill(run, "bandoneon-server", "--rank=0")
-    kill(run, "bandoneon-server", "--rank=1")
-    run.go(15)
-    run.go(30)
-    while "".join(run.process.lines).count("which has not answered 2 of 2 workers") < 2:
-        kill(run, "bandoneon-scheduler")
-        run.process.wait_for("goes on with job", times="".join(run.process.lines).count("it is started again, ") - 2)
-        time.sleep(1.5)
-    code, output = run.end()
-    assert code == 0, output[-3000:]
-    assert weights_of(output) == expected
 
 
 def tell_to_go(run, rank):

@@ -404,7 +404,7 @@ TEST_F(RequestTableTest, SaysForHowLongAServerDoesNotAnswer) {
   for (int i = 0; i < 300; ++i) Wait(absl::Milliseconds(100));
   const auto unheard = requests_.Unheard(now_);
   ASSERT_THAT(unheard, SizeIs(1));
-  EXPECT_EQ(unheard[0].rank, 0);
+  EXPECT_EQ(unheard[0].node, kServerNode);
   EXPECT_GT(unheard[0].wait, absl::Seconds(10));
   EXPECT_LE(unheard[0].wait, absl::Seconds(30));
   Answer(FrameType::kHello, 0);
@@ -417,7 +417,7 @@ TEST_F(RequestTableTest, AProcessThatStoodStillDoesNotBlameTheServer) {
   Wait(absl::Seconds(1));
   for (int i = 0; i < 2; ++i) {
     Wait(absl::Minutes(5));
-    for (const RankWait& each : requests_.Unheard(now_)) EXPECT_LT(each.wait, absl::Seconds(9));
+    for (const NodeWait& each : requests_.Unheard(now_)) EXPECT_LT(each.wait, absl::Seconds(9));
   }
 }
 

@@ -61,7 +61,7 @@ class SilentEnd final : public ControlPlane {
   void ReportQuality(std::function<std::vector<QualityGroup>()> read) override {
     to_->ReportQuality(std::move(read));
   }
-  void ReportWaits(std::function<std::vector<RankWait>()> read) override {
+  void ReportWaits(std::function<std::vector<NodeWait>()> read) override {
     to_->ReportWaits(std::move(read));
   }
   void ReportTables(std::function<std::vector<TableCounts>()> read) override {

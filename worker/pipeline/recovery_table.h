@@ -81,7 +81,7 @@ class RecoveryTable {
   absl::Time NextTick() const;
   Actions Fail(const absl::Status& status);
   std::vector<NodeId> Silent() const { return table_.Silent(); }
-  std::vector<RankWait> Unheard(absl::Time now) const { return table_.Unheard(now); }
+  std::vector<NodeWait> Unheard(absl::Time now) const { return table_.Unheard(now); }
   const absl::Status& failed() const { return table_.failed(); }
   std::string WaitingFor(Key key) const;
   bool IsOpen(Key key) const;

@@ -309,7 +309,7 @@ void RequestRunner::RetireKey(Key key) {
   table_.Retire(key);
 }
 
-std::vector<RankWait> RequestRunner::Unheard() const {
+std::vector<NodeWait> RequestRunner::Unheard() const {
   MutexLock lock(&mu_);
   return table_.Unheard(clock_->Now());
 }

@@ -72,7 +72,7 @@ class RequestRunner {
   // Ends the runner's thread. Idempotent.
   void Stop();
   // As RequestTable.
-  std::vector<RankWait> Unheard() const;
+  std::vector<NodeWait> Unheard() const;
   std::string WaitingFor(Key key) const;
   // Returns the waits for replies that `stages` counts, by server; none where there are more than
   // kMostPeerWaits servers.

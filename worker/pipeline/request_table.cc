@@ -72,16 +72,16 @@ void RequestTable::NoteAsked(absl::Time now, Peer* peer) const {
   peer->heard_when_asked = peer->frames_heard;
 }
 
-std::vector<RankWait> RequestTable::Unheard(absl::Time now) const {
-  std::vector<RankWait> unheard;
+std::vector<NodeWait> RequestTable::Unheard(absl::Time now) const {
+  std::vector<NodeWait> unheard;
   for (const auto& [node, peer] : peers_) {
     // Nothing is asked of a server once nothing is wanted of it.
     const bool is_asked = now - peer.asked <= 2 * kMaxProbeBackoff * options_.probe_interval;
     const bool has_answered = peer.frames_heard != peer.heard_when_asked;
     const bool counts = is_asked && !has_answered && peer.unheard > 2 * options_.probe_interval;
-    if (counts) unheard.push_back({peer.rank, peer.unheard});
+    if (counts) unheard.push_back({node, peer.unheard});
   }
-  std::ranges::sort(unheard, {}, &RankWait::rank);
+  std::ranges::sort(unheard, {}, &NodeWait::node);
   return unheard;
 }
 

@@ -112,7 +112,7 @@ class RequestTable {
   Actions Fail(const absl::Status& status);
 
   // Returns the servers that do not answer this worker's questions, and for how long; by rank.
-  std::vector<RankWait> Unheard(absl::Time now) const;
+  std::vector<NodeWait> Unheard(absl::Time now) const;
   // Returns the servers that have never sent anything, by id.
   std::vector<NodeId> Silent() const;
   const absl::Status& failed() const { return failed_; }

@@ -1,4 +1,4 @@
-#include "server/late_ranks.h"
+#include "server/late_workers.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -13,20 +13,20 @@ constexpr Key kOne = Key::Of(1, 0);
 constexpr Key kOther = Key::Of(2, 0);
 
 absl::Time At(double seconds) { return absl::UnixEpoch() + absl::Seconds(seconds); }
-RankWait Wait(Rank rank, double seconds) { return {rank, absl::Seconds(seconds)}; }
+NodeWait Wait(NodeId node, double seconds) { return {node, absl::Seconds(seconds)}; }
 
-TEST(LateRanks, CountsFromTheFirstLookThatFoundTheRoundOpen) {
-  LateRanks late;
+TEST(LateWorkers, CountsFromTheFirstLookThatFoundTheRoundOpen) {
+  LateWorkers late;
   late.Look({{kOne, 5, {1, 2}}}, At(10));
   EXPECT_THAT(late.Waits(), ElementsAre(Wait(1, 0), Wait(2, 0)));
   late.Look({{kOne, 5, {2}}}, At(13));
-  EXPECT_THAT(late.Waits(), ElementsAre(Wait(2, 3))) << "rank 1 has pushed meanwhile";
+  EXPECT_THAT(late.Waits(), ElementsAre(Wait(2, 3))) << "node 1 has pushed meanwhile";
   late.Look({}, At(14));
   EXPECT_THAT(late.Waits(), IsEmpty());
 }
 
-TEST(LateRanks, AnotherStepBeginsAnew) {
-  LateRanks late;
+TEST(LateWorkers, AnotherStepBeginsAnew) {
+  LateWorkers late;
   late.Look({{kOne, 5, {1}}}, At(0));
   late.Look({{kOne, 6, {1}}}, At(100));
   EXPECT_THAT(late.Waits(), ElementsAre(Wait(1, 0)))
@@ -36,14 +36,14 @@ TEST(LateRanks, AnotherStepBeginsAnew) {
   EXPECT_THAT(late.Waits(), ElementsAre(Wait(1, 0)));
 }
 
-TEST(LateRanks, TheOldestRoundOfSeveralKeysCounts) {
-  LateRanks late;
+TEST(LateWorkers, TheOldestRoundOfSeveralKeysCounts) {
+  LateWorkers late;
   late.Look({{kOne, 5, {1}}}, At(0));
   late.Look({{kOne, 5, {1}}, {kOther, 5, {1, 3}}}, At(4));
   EXPECT_THAT(late.Waits(), ElementsAre(Wait(1, 4), Wait(3, 0)));
 }
 
-TEST(LateRanks, OfSeveralShardsTheLongestWaitCounts) {
+TEST(LateWorkers, OfSeveralShardsTheLongestWaitCounts) {
   EXPECT_THAT(LongestWaits({Wait(1, 4), Wait(3, 1)}, {Wait(0, 2), Wait(3, 9)}),
               ElementsAre(Wait(0, 2), Wait(1, 4), Wait(3, 9)));
   EXPECT_THAT(LongestWaits({}, {}), IsEmpty());
