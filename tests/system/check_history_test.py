@@ -217,6 +217,26 @@ def test_a_stopped_server_may_close_another_result_only_of_what_was_estimated(tm
     assert run_check(tmp_path, histories)[0] == code
 
 
+def test_a_stopped_server_may_close_a_step_with_a_worker_that_is_out(tmp_path):
+    histories = true_histories()
+    # The same worker as above is lost with the server, before any step was closed with it again.
+    for name, line in (("scheduler", 2), ("second", 1)):
+        histories[name][line].update(workers=[[0, 1]], vacant=[1], unsafe=2)
+    histories["worker-0"][6].update(vacant=[1], unsafe=2)
+    del histories["worker-1"][8:]
+    del histories["worker-1"][6]
+    for line in (4, 5, 7):
+        histories["second"][line].update(ranks=[0])
+    late = {"at": 9.0, "event": "round", "key": "0.0", "step": 3, "epoch": 1, "ranks": [0, 1], "crc": 77, "flags": 0}
+    histories["first"].append(late)
+    code, output = run_check(tmp_path, histories)
+    assert code == 0, output
+    # In an epoch that has begun since, it has taken that worker's part twice.
+    late.update(epoch=2)
+    code, output = run_check(tmp_path, histories)
+    assert code == 1, output
+
+
 def test_histories_of_a_job_that_lost_a_server_agree(start, tmp_path):  # noqa: F811
     run = start("--restarts", "1", "--set", f"history-file={tmp_path}/job")
     run.process.wait_for("at 15", times=WORKERS)

@@ -63,7 +63,7 @@ class Row:
     def sets_again(self):
         """Whether a job can lose several servers while a snapshot is set: it has rounds enough before each, and whichever server
         comes to have the keys, it is one that is lost."""
-        return self.server_with_state is None and "checkpoint" not in self.program
+        return self.server_with_state is None and not {"checkpoint", "local-steps"} & set(self.program)
 
 
 ROWS = {
