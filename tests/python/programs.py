@@ -408,11 +408,11 @@ def trains_again(directory):
     bdn.shutdown()
 
 
-def wrong_world_size(directory, in_rank):
+def wrong_world_size(directory, in_rank, size):
     del os.environ["BANDONEON_RANK"]
     rank = int(os.environ["RANK"])
     if in_rank in ("all", str(rank)):
-        os.environ["WORLD_SIZE"] = "5"
+        os.environ["WORLD_SIZE"] = size
     try:
         bdn.init()
         bdn.barrier()

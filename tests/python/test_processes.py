@@ -212,10 +212,10 @@ def test_a_file_of_settings_that_is_wrong_is_refused_with_its_line(tmp_path, tex
         bandoneon.init(scheduler="127.0.0.1:1", config=path)
 
 
-@pytest.mark.parametrize("in_rank", ["all", 0])
-def test_a_world_size_that_disagrees_is_refused_naming_both(tmp_path, in_rank):
-    for message in run_processes(tmp_path, "wrong_world_size", in_rank, code=None):
-        assert "WORLD_SIZE is 5" in message and "2 workers" in message
+@pytest.mark.parametrize("in_rank, size", [("all", 5), (0, 5), ("all", 1)])
+def test_a_world_size_that_disagrees_is_refused_naming_both(tmp_path, in_rank, size):
+    for message in run_processes(tmp_path, "wrong_world_size", in_rank, size, code=None):
+        assert f"WORLD_SIZE is {size}" in message and "2 workers" in message
 
 
 def test_a_program_that_ends_well_needs_no_shutdown(tmp_path):
