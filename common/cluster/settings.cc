@@ -121,7 +121,7 @@ constexpr Setting kSchedulerSettings[] = {
      "why"},
     {"workers", "1", "number of workers of the job"},
     {"max-workers", "0",
-     "as many workers may be there at once, and the job begins with `workers`; 0: with all"},
+     "up to so many workers may be there at once; the job begins with `workers`; 0: no more"},
     {"servers", "1", "number of servers of the job"},
     {"seed", "0", "seed of every random draw of the run"},
     {"partition-bytes", "4MiB", "largest piece of a tensor, as float32"},
