@@ -198,7 +198,7 @@ TEST_F(CandidateTest, MoreComeThanTheJobBeganWith) {
   options_.config.first_workers = 2;
   ASSERT_TRUE(CheckJobOptions(options_).ok());
   job_.emplace(options_, At(0));
-  // Of another rank than those with which the job begins: it waits for that.
+  // Rank 2 is none of those with which the job begins, so its worker waits for that.
   const CallId early = Join(2);
   const CallId gives_up = Join(2, 1);
   const std::vector<CallId> first = {Join(-1), Join(-1)};

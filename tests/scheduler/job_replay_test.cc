@@ -454,7 +454,7 @@ TEST_F(JobReplayTest, ASilentServerIsOutAlsoWhereTheSchedulerIsLostAgainAndAgain
   options.config.link_timeout = absl::Seconds(10);
   Begin(1, 32);
   const auto say = [this](NodeId worker, double now) {
-    // As its control plane does: it is heard, and says what it waits for.
+    // A heartbeat does both: the worker is heard, and says what it waits for.
     EXPECT_TRUE(job_->Heartbeat(worker, {}, At(now)).ok());
     EXPECT_TRUE(job_->ReportWaits(worker, {{4, absl::Seconds(11)}}, At(now)).ok());
   };
