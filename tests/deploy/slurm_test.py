@@ -30,12 +30,22 @@ with open(os.environ["FAKE_SLURM_LOG"], "a") as log:
     print(" ".join([*sorted(options), "|", *arguments]).replace("\\n", " "), file=log)
 count = int(options["ntasks"])
 tasks = []
-signal.signal(signal.SIGTERM, lambda *_: [task.terminate() for task in tasks])
+is_ended = False
+def end(*_):
+    global is_ended
+    is_ended = True
+    for task in tasks:
+        task.terminate()
+signal.signal(signal.SIGTERM, end)
 for task in range(count):
+    if is_ended:
+        break
     place = dict(SLURM_PROCID=str(task), SLURM_LOCALID=str(task), SLURM_NODEID="0", SLURMD_NODENAME="localhost",
                  SLURM_STEP_TASKS_PER_NODE=f"{{count}}(x1)")
     tasks.append(subprocess.Popen(arguments, env=os.environ | place, stdin=subprocess.DEVNULL, text=True,
                                   stdout=subprocess.PIPE if "label" in options else None))
+if is_ended:
+    end()  # The signal may have come while a task was started and not yet in the list.
 def label(number, task):
     for line in task.stdout:
         print(f"{{number}}: {{line}}", end="", flush=True)
