@@ -44,6 +44,8 @@ class Fault:
 
     def text(self, once_file, after):
         what = f"stop:{STOPPED_FOR}" if self.action == "stop" else self.action
+        if self.role == "daemon" and self.action == "cut":
+            what = "cut:tcp"  # Its processes are on the same machine.
         parts = [f"role={self.role}", f"point={self.point}", f"at={self.at}", f"do={what}", f"once-file={once_file}"]
         if self.rank is not None:
             parts.append(f"rank={self.rank}")

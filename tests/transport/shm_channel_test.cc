@@ -4,9 +4,13 @@
 #include "common/transport/shm/shm_channel.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <cstring>
 
 #include "common/transport/shm/shm_socket.h"
@@ -64,6 +68,12 @@ class ShmChannelTest : public ::testing::Test {
       frame.payload = payload;
     }
     return channel_->Send(frame);
+  }
+  static ShmFrame EntryIn(const ShmControl& control, uint64_t number) {
+    ShmFrame entry;
+    std::memcpy(&entry, static_cast<const void*>(&control.frames[number % kShmSlots]),
+                sizeof(entry));
+    return entry;
   }
   // Releases a frame as its receiver does.
   void Release(uint32_t token) {
@@ -254,7 +264,58 @@ TEST_F(ShmChannelTest, WakesAnEndThatSleepsOnce) {
   EXPECT_EQ(packets(), 1);
 }
 
-TEST_F(ShmChannelTest, ItsEndOfTheSocketEndsOnceNothingIsLent) {
+TEST_F(ShmChannelTest, APeerMayReadUntilItHasReleasedAllOrSaysThatItIsDone) {
+  EXPECT_FALSE(channel_->PeerMayRead());
+  ASSERT_EQ(Send(1000), SendResult::kSent);
+  ASSERT_EQ(Send(1000), SendResult::kSent);
+  EXPECT_TRUE(channel_->PeerMayRead());
+  // The end of a socket says nothing of what its process reads.
+  shutdown(socket_.get(), SHUT_RDWR);
+  EXPECT_TRUE(channel_->PeerMayRead());
+  const uint32_t first = EntryIn(mine(), 0).token;
+  const uint32_t second = EntryIn(mine(), 1).token;
+  Release(second);
+  EXPECT_TRUE(channel_->PeerMayRead());
+  Release(first);
+  EXPECT_FALSE(channel_->PeerMayRead());
+  ASSERT_EQ(Send(1000), SendResult::kSent);
+  theirs().is_done.store(1);
+  EXPECT_FALSE(channel_->PeerMayRead());
+}
+
+TEST_F(ShmChannelTest, APeerThatBreaksTheRulesReadsNothingMore) {
+  ASSERT_EQ(Send(1000), SendResult::kSent);
+  theirs().released.store(2);
+  EXPECT_FALSE(channel_->PeerMayRead());
+}
+
+TEST(ShmSocket, APeerLivesUntilItsProcessHasEnded) {
+  const std::string name = absl::StrCat("bdn-test-of-lives-", getpid());
+  const ShmListeningSocket listener = *ListenAt(name);
+  const FileDescriptor ours = *ConnectTo(name);
+  EXPECT_TRUE(PeerLives(ours.get()));
+  FileDescriptor(*AcceptFrom(listener.get()));
+  const pid_t child = fork();
+  if (child == 0) {
+    const auto connection = ConnectTo(name);
+    if (connection.ok()) pause();
+    _exit(1);
+  }
+  pollfd waits = {.fd = listener.get(), .events = POLLIN, .revents = 0};
+  ASSERT_EQ(poll(&waits, 1, 30'000), 1);
+  const FileDescriptor theirs = *AcceptFrom(listener.get());
+  EXPECT_TRUE(PeerLives(theirs.get()));
+  shutdown(theirs.get(), SHUT_RDWR);
+  EXPECT_TRUE(PeerLives(theirs.get()));
+  kill(child, SIGKILL);
+  siginfo_t ended = {};
+  ASSERT_EQ(waitid(P_PID, child, &ended, WEXITED | WNOWAIT), 0);
+  EXPECT_FALSE(PeerLives(theirs.get())) << "it has ended, and its parent has not been told yet";
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+  EXPECT_FALSE(PeerLives(theirs.get()));
+}
+
+TEST_F(ShmChannelTest, SaysThatItIsDoneOnceNothingIsLent) {
   const auto ended = [&] {
     for (;;) {
       const Packet packet = ReceivePacket(socket_.get());
@@ -269,8 +330,10 @@ TEST_F(ShmChannelTest, ItsEndOfTheSocketEndsOnceNothingIsLent) {
   EXPECT_FALSE(ended());
   channel_ = nullptr;
   EXPECT_FALSE(ended());
+  EXPECT_EQ(mine().is_done.load(), 0u);
   frame_ = Frame();
   EXPECT_TRUE(ended());
+  EXPECT_EQ(mine().is_done.load(), 1u);
 }
 
 TEST_F(ShmChannelTest, RefusesSegmentsOutOfTurnOrSize) {

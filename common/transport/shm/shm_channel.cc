@@ -120,9 +120,20 @@ void ShmChannel::SayClosing() {
   is_closing_ = true;
   const ShmPacket closing = ShmPacket::kClosing;
   (void)SendPacket(socket(), BytesOf(closing));
-  // The end of our side promises that we read nothing any more. While payloads are lent, Release
-  // does it with the last one.
-  if (lent_ == 0) shutdown(socket(), SHUT_WR);
+  // While payloads are lent, Release does it with the last one.
+  if (lent_ == 0) SayDone();
+}
+
+// In memory, and not by the end of the socket, which can be ended from outside.
+void ShmChannel::SayDone() {
+  own().is_done.store(1, std::memory_order_release);
+  shutdown(socket(), SHUT_WR);
+}
+
+bool ShmChannel::PeerMayRead() {
+  if (peer().is_done.load(std::memory_order_acquire) != 0) return false;
+  MutexLock lock(&send_mu_);
+  return ReapLocked() && reaped_ != published_ && PeerLives(socket());
 }
 
 // ---- Receiving
@@ -192,7 +203,7 @@ void ShmChannel::Release(uint32_t token) {
   own().released.store(++released_, std::memory_order_release);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (peer().wants_releases.load(std::memory_order_relaxed) != 0) WakePeer();
-  if (--lent_ == 0 && is_closing_) shutdown(socket(), SHUT_WR);
+  if (--lent_ == 0 && is_closing_) SayDone();
 }
 
 absl::Status ShmChannel::AddSegment(const ShmSegment& segment, FileDescriptor fd) {

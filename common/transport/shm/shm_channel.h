@@ -22,9 +22,8 @@ namespace bdn {
 // wrote is believed further than it was checked on a copy of it. Payloads are handed over in place,
 // and may change while they are read (Frame::is_lent).
 //
-// A payload that was sent is kept until the peer has released it. The socket wakes an end that
-// sleeps, and carries descriptors; when an end closes its side, it promises to read nothing any
-// more.
+// A payload that was sent is kept until the peer has released it, and longer than the socket lives
+// where that ends first. The socket wakes an end that sleeps, and carries descriptors.
 //
 // Sending and the release of payloads are thread-safe; one thread receives and sleeps.
 class ShmChannel : public std::enable_shared_from_this<ShmChannel> {
@@ -52,9 +51,12 @@ class ShmChannel : public std::enable_shared_from_this<ShmChannel> {
   SendResult Send(const Frame& frame);
   // Drops the payloads that the peer has released. Returns false where the peer breaks the rules.
   bool Reap();
-  // Tells the peer that no more frames come from here, and closes our side of the socket once every
-  // payload that is lent to us now has been given back.
+  // Tells the peer that no more frames come from here, and that it is done once every payload that
+  // is lent to us now has been given back.
   void SayClosing();
+  // Returns whether the peer may still read what it was sent: it has not released all of it nor
+  // said that it is done, and its process lives.
+  bool PeerMayRead();
 
   // ---- Receiving. By one thread.
 
@@ -84,6 +86,7 @@ class ShmChannel : public std::enable_shared_from_this<ShmChannel> {
   bool ReapLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(send_mu_);
   void WakePeer();
   void Release(uint32_t token);
+  void SayDone();
 
   const FileDescriptor socket_;
   const std::shared_ptr<SharedMemory> mine_;

@@ -15,7 +15,7 @@
 namespace bdn {
 
 inline constexpr uint32_t kShmMagic = 0x4D484442u;  // "BDHM" in the order of the bytes
-inline constexpr uint32_t kShmVersion = 1;
+inline constexpr uint32_t kShmVersion = 2;
 // The most frames of one direction that are published and not yet released; a power of two.
 inline constexpr uint32_t kShmSlots = 1024;
 inline constexpr size_t kShmAlignment = 8;     // of payloads, in bytes
@@ -42,6 +42,8 @@ struct ShmControl {
   alignas(64) std::atomic<uint32_t> sleeps;     // odd while this end waits on its socket
   // Not 0 where this end waits for releases; else it notices them with its next frame.
   std::atomic<uint32_t> wants_releases;
+  std::atomic<uint32_t>
+      is_done;  // not 0 once this end reads nothing more of what the peer has sent
   alignas(64) std::array<ShmFrameWords, kShmSlots> frames;  // the last kShmSlots published ones
   // The last kShmSlots released frames.
   alignas(64) std::array<std::atomic<uint32_t>, kShmSlots> tokens;

@@ -1,8 +1,10 @@
 #include "common/transport/shm/shm_socket.h"
 
 #include <dirent.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -166,6 +168,16 @@ absl::StatusOr<FileDescriptor> AcceptFrom(int listener) {
   }
   if (!IsOurUsers(taken.get())) return PermissionDenied("another user's process connected");
   return taken;
+}
+
+bool PeerLives(int socket) {
+  ucred peer = {};
+  socklen_t size = sizeof(peer);
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return false;
+  const FileDescriptor process(static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0)));
+  if (!process.is_open()) return false;
+  pollfd is_gone = {.fd = process.get(), .events = POLLIN, .revents = 0};
+  return poll(&is_gone, 1, 0) == 0;
 }
 
 bool SendPacket(int socket, ByteSpan packet, int fd) {

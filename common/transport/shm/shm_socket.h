@@ -51,6 +51,10 @@ absl::StatusOr<FileDescriptor> ConnectTo(const std::string& name);
 // it was another user's, and is cut. ResourceExhausted: no descriptors are left.
 absl::StatusOr<FileDescriptor> AcceptFrom(int listener);
 
+// Returns whether the process that made the other end of a connection lives. False where it cannot
+// be seen from here.
+bool PeerLives(int socket);
+
 // Sends a packet, with a descriptor where `fd` is not negative. Returns false where the peer is
 // gone, or takes no packet now.
 bool SendPacket(int socket, ByteSpan packet, int fd = -1);

@@ -31,8 +31,8 @@
 namespace bdn {
 namespace {
 
-// The time between two attempts to connect, or to find memory for payloads that must be copied.
-// Neither a listener nor memory that comes back gives a sign.
+// The time between two attempts to connect, or to find memory for payloads that must be copied, and
+// between two looks whether a peer still reads what it was sent. None of them gives a sign.
 constexpr absl::Duration kRetryDelay = absl::Milliseconds(50);
 // Frames taken from one connection before the others get their turn.
 constexpr int kReceiveBatch = 64;
@@ -70,7 +70,7 @@ struct ShmPeer : ShmConnection {
   std::shared_ptr<SharedMemory> mine;
   absl::Time retry_at = absl::InfiniteFuture();
   bool peer_closes = false;  // no frames come but those already published
-  bool peer_reads = true;    // until it has closed its side of the socket
+  bool has_socket = true;    // until its socket has ended
 };
 absl::StatusOr<std::string> NameOf(const Peer& peer) {
   const Endpoint* const endpoint = FindEndpoint(peer.endpoints, kShmScheme);
@@ -159,7 +159,7 @@ class ShmTransportImpl final : public ShmTransport {
   void End(const ConnectionPtr& connection, EndReason reason);
   // Ends a connection for good.
   void Drop(const ConnectionPtr& connection, bool broke_rules = false);
-  void KeepUntilRead(std::shared_ptr<ShmChannel> channel);
+  void Close(std::shared_ptr<ShmChannel> channel, bool broke_rules);
 
   void Greet(const ConnectionPtr& connection);
   void OnGreeted(const ConnectionPtr& connection);
@@ -196,8 +196,9 @@ class ShmTransportImpl final : public ShmTransport {
   std::vector<ConnectionPtr> connectors_;  // those that are not connected now
   std::vector<ConnectionPtr> up_;
   bool lacks_memory_ = false;  // whether frames wait for memory or for slots
-  // Channels of connections that are over, by socket: their peers may still read what was sent.
-  absl::flat_hash_map<int, std::shared_ptr<ShmChannel>> closing_;
+  // Channels of connections that are over, whose peers may still read what was sent.
+  std::vector<std::shared_ptr<ShmChannel>> closing_;
+  absl::Time look_at_;  // when to look which of them still may
 
   Mutex join_mu_;
   bool is_joined_ ABSL_GUARDED_BY(join_mu_) = false;
@@ -405,6 +406,7 @@ void ShmTransportImpl::Apply(Requests* requests) {
 int ShmTransportImpl::TimeoutMs() const {
   absl::Time next = listener_.NextTime();
   if (lacks_memory_) next = std::min(next, clock_->Now() + kRetryDelay);
+  if (!closing_.empty()) next = std::min(next, look_at_);
   for (const ConnectionPtr& connector : connectors_) next = std::min(next, connector->retry_at);
   if (next == absl::InfiniteFuture()) return -1;
   // Rounded up: a wait that ends a little early would be followed by many of 0 ms. A long one is
@@ -450,6 +452,10 @@ void ShmTransportImpl::Sleep(bool may_wait) {
   fds_.Run();
   const absl::Time now = clock_->Now();
   listener_.OnTime(now);
+  if (!closing_.empty() && look_at_ <= now) {
+    std::erase_if(closing_, [](const auto& channel) { return !channel->PeerMayRead(); });
+    look_at_ = now + kRetryDelay;
+  }
   const std::vector<ConnectionPtr> connectors = connectors_;
   for (const ConnectionPtr& connector : connectors) {
     if (connector->retry_at <= now) Greet(connector);
@@ -513,13 +519,12 @@ bool ShmTransportImpl::Service(const ConnectionPtr& connection) {
 bool ShmTransportImpl::ReadPackets(const ConnectionPtr& connection) {
   const std::shared_ptr<ShmChannel> channel = connection->channel();
   if (channel == nullptr) return true;
-  for (int i = 0; i < kPacketBatch && connection->peer_reads; ++i) {
+  for (int i = 0; i < kPacketBatch && connection->has_socket; ++i) {
     Packet packet = ReceivePacket(channel->socket());
     if (packet.result == Packet::Result::kNothing) return true;
     if (packet.result == Packet::Result::kEnd) {
-      // The peer reads nothing any more, so the channel need not be kept for it. Service ends the
-      // connection, once it has received the frames that are still there.
-      connection->peer_reads = false;
+      // Service ends the connection, once it has received the frames that are still there.
+      connection->has_socket = false;
       connection->peer_closes = true;
       fds_.Forget(channel->socket());
       return true;
@@ -554,23 +559,13 @@ void ShmTransportImpl::Tell(std::vector<Done>* done) {
 
 // ---- The end of one
 
-// Keeps the channel of a connection that is over until its peer has closed its side, as the peer
-// may still read payloads that were sent. Payloads lent to us need no such care: each of them holds
+// Closes a channel, and keeps it while its peer may still read payloads that were sent; one that
+// broke the rules has no claim to them. Payloads lent to us need no such care: each of them holds
 // the channel itself.
-void ShmTransportImpl::KeepUntilRead(std::shared_ptr<ShmChannel> channel) {
-  const int fd = channel->socket();
-  fds_.Watch(fd, [this, fd] {
-    const auto found = closing_.find(fd);
-    for (int i = 0; i < kPacketBatch; ++i) {
-      const Packet packet = ReceivePacket(fd);
-      if (packet.result == Packet::Result::kNothing) return;
-      if (packet.result == Packet::Result::kPacket) continue;
-      fds_.Forget(fd);
-      closing_.erase(found);
-      return;
-    }
-  });
-  closing_[fd] = std::move(channel);
+void ShmTransportImpl::Close(std::shared_ptr<ShmChannel> channel, bool broke_rules) {
+  fds_.Forget(channel->socket());
+  channel->SayClosing();
+  if (!broke_rules && channel->PeerMayRead()) closing_.push_back(std::move(channel));
 }
 
 void ShmTransportImpl::End(const ConnectionPtr& connection, EndReason reason) {
@@ -588,10 +583,7 @@ void ShmTransportImpl::End(const ConnectionPtr& connection, EndReason reason) {
   std::shared_ptr<ShmChannel> channel = connection->Disconnect();
   if (channel == nullptr) return;
   up_.erase(std::find(up_.begin(), up_.end(), connection));
-  fds_.Forget(channel->socket());
-  channel->SayClosing();
-  // A peer that broke the rules has no claim to the frames that it was sent.
-  if (connection->peer_reads && !broke_rules) KeepUntilRead(std::move(channel));
+  Close(std::move(channel), broke_rules);
   connectors_.push_back(connection);
   RetryLater(connection.get());
 }
@@ -607,9 +599,7 @@ void ShmTransportImpl::Drop(const ConnectionPtr& connection, bool broke_rules) {
   ShmConnection::Closed closed = connection->Close();
   if (closed.channel != nullptr) {
     up_.erase(std::find(up_.begin(), up_.end(), connection));
-    fds_.Forget(closed.channel->socket());
-    closed.channel->SayClosing();
-    if (connection->peer_reads && !broke_rules) KeepUntilRead(std::move(closed.channel));
+    Close(std::move(closed.channel), broke_rules);
     if (!connection->is_connector()) counters_.connections_open.Remove();
   } else {
     std::erase(connectors_, connection);
@@ -692,7 +682,7 @@ void ShmTransportImpl::Up(const ConnectionPtr& connection, std::shared_ptr<ShmCh
     were_up_.insert(connection->id());
   }
   connection->peer_closes = false;
-  connection->peer_reads = true;
+  connection->has_socket = true;
   fds_.Watch(channel->socket(), [this, connection] { ReadPackets(connection); });
   connection->Connect(std::move(channel));
   up_.push_back(connection);

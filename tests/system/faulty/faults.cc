@@ -4,7 +4,7 @@
 //   point=reply.some,at=3,do=kill            at the third time SIGKILL to itself
 //   role=server,rank=1,point=round.closed    in server 1 alone; at=1 and do=kill by default
 //   do=stop:SECONDS                          SIGSTOP to itself; a child lets it go on after 8 s
-//   do=cut                                   ends all its connections of TCP
+//   do=cut                                   ends all its connections; cut:tcp: those of TCP alone
 //   do=exit                                  exits with status 70
 //   step=N                                   counts only from when that many points named
 //                                            round.closed or encode.done were passed here
@@ -48,6 +48,7 @@ struct Fault {
   bool twice = false;
   std::string what = "kill";
   double argument = -1;
+  bool tcp_only = false;
   std::string once_file;
   std::string after;
   std::atomic<bool> is_after{false};
@@ -134,7 +135,8 @@ void ReadFault(const std::string& text) {
       const size_t colon = value.find(':');
       fault.what = value.substr(0, colon);
       const std::string argument = colon == std::string::npos ? "" : value.substr(colon + 1);
-      if (!argument.empty()) fault.argument = std::atof(argument.c_str());
+      fault.tcp_only = argument == "tcp";
+      if (!argument.empty() && !fault.tcp_only) fault.argument = std::atof(argument.c_str());
     } else {
       Refuse("'" + part +
              "' is none of point, role, rank, at, step, wait, twice, once-file, after, do");
@@ -173,9 +175,8 @@ void Stop(double seconds) {
 }
 
 // Ends the connections of this process as a network would: both ends learn it, and no socket that
-// listens is touched. A connection over shared memory ends with a process alone: the end of its
-// socket promises that this process reads nothing more of what the peer has lent to it.
-void Cut() {
+// listens is touched.
+void Cut(bool tcp_only) {
   DIR* const open = opendir("/proc/self/fd");
   if (open == nullptr) return;
   while (const dirent* entry = readdir(open)) {
@@ -186,7 +187,8 @@ void Cut() {
     int domain = 0;
     length = sizeof(domain);
     if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &length) != 0) continue;
-    if (domain == AF_INET || domain == AF_INET6) shutdown(fd, SHUT_RDWR);
+    const bool is_network = domain == AF_INET || domain == AF_INET6;
+    if (is_network || (!tcp_only && domain == AF_UNIX)) shutdown(fd, SHUT_RDWR);
   }
   closedir(open);
 }
@@ -208,7 +210,7 @@ void Do(const Fault& fault) {
   if (fault.what == "kill") kill(getpid(), SIGKILL);
   if (fault.what == "exit") std::_Exit(70);
   if (fault.what == "stop") Stop(fault.argument < 0 ? 8 : fault.argument);
-  if (fault.what == "cut") Cut();
+  if (fault.what == "cut") Cut(fault.tcp_only);
 }
 
 void OnPoint(const char* point) {
@@ -246,7 +248,7 @@ __attribute__((constructor)) void SetHook() {
     is_meant |= is_mine && role != "command";
   }
   if (is_meant) bdn::fault_hook.store(&OnPoint);
-  if (role != "command") signal(SIGRTMIN + 5, [](int) { Cut(); });
+  if (role != "command") signal(SIGRTMIN + 5, [](int) { Cut(false); });
 }
 
 }  // namespace
