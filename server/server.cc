@@ -261,6 +261,7 @@ Server::~Server() {
   // shards. The shards come last, and what their last pieces of work have sent is ended by another
   // Join.
   metrics_.clear();
+  if (recorder_ != nullptr) recorder_->SetLinks(nullptr);
   Stop();
   control_->Close();
   replies_.Close();
@@ -324,6 +325,7 @@ absl::Status Server::Start() {
     shard_map_ = ShardMap(shards_.size());
     sessions_ = std::make_unique<SessionTable>(joined.config.job_id, joined.data_secret);
   }
+  if (recorder_ != nullptr) recorder_->SetLinks([this] { return Links(); });
   keys_survive_ = joined.config.replay_steps > 0;
   workers_may_go_ = joined.config.MayHaveVacantRanks();
   num_workers_ = static_cast<size_t>(joined.config.num_workers);
@@ -359,8 +361,9 @@ void Server::Finish(const absl::Status& status) {
     finished_ = true;
     result_ = status;
   }
-  if (!status.ok() && recorder_ != nullptr) {
-    recorder_->WriteOnTrouble(std::string(status.message()));
+  if (recorder_ != nullptr) {
+    recorder_->Sample();  // The workers end their connections now.
+    if (!status.ok()) recorder_->WriteOnTrouble(std::string(status.message()));
   }
   finished_changed_.SignalAll();
 }
@@ -751,6 +754,19 @@ void Server::OnAllShards(const std::function<Sends(size_t, ServerShard&)>& work)
   }
   MutexLock lock(&mu);
   while (pending > 0) all_done.Wait(&mu);
+}
+
+std::vector<LinkTotals> Server::Links() const {
+  std::vector<std::pair<NodeId, std::vector<ConnectionId>>> of_workers;
+  {
+    MutexLock lock(&mu_);
+    of_workers = sessions_->Connections();
+  }
+  std::vector<LinkTotals> links;
+  for (const auto& [worker, connections] : of_workers) {
+    links.push_back(TotalsOf(worker, connections, *transport_));
+  }
+  return links;
 }
 
 std::vector<NodeWait> Server::ReadWaits() {

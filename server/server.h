@@ -24,6 +24,7 @@
 #include "common/telemetry/stage_times.h"
 #include "common/transport/transport.h"
 #include "link/link_monitor.h"
+#include "link/link_totals.h"
 #include "server/late_workers.h"
 #include "server/rank_waits.h"
 #include "server/reply_queue.h"
@@ -154,6 +155,8 @@ class Server {
   // Returns the ranks for which rounds wait, as the shards last found them, and has the shards look
   // anew. A shard that has not looked since the last call tells nothing.
   std::vector<NodeWait> ReadWaits();
+  // Returns what the connections of each worker have carried.
+  std::vector<LinkTotals> Links() const;
   // Returns the counts of tables that shards gave since the last call, and asks them anew.
   std::vector<TableCounts> ReadTables();
   void Finish(const absl::Status& status);

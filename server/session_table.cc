@@ -69,6 +69,12 @@ absl::StatusOr<NodeId> SessionTable::NodeOf(ConnectionId connection) const {
   return found->second;
 }
 
+std::vector<std::pair<NodeId, std::vector<ConnectionId>>> SessionTable::Connections() const {
+  std::vector<std::pair<NodeId, std::vector<ConnectionId>>> all;
+  for (const auto& [id, node] : nodes_) all.emplace_back(id, node.connections);
+  return all;
+}
+
 absl::StatusOr<ConnectionId> SessionTable::ConnectionOf(NodeId node, Key key) const {
   const auto found = nodes_.find(node);
   if (found == nodes_.end()) return NotFound("node %d has no connection", node);

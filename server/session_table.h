@@ -45,6 +45,8 @@ class SessionTable {
   // Returns the connection for a frame to a node about a key. NotFound: no connection is left on
   // which it said hello.
   absl::StatusOr<ConnectionId> ConnectionOf(NodeId node, Key key) const;
+  // Returns the connections of all nodes that have said hello.
+  std::vector<std::pair<NodeId, std::vector<ConnectionId>>> Connections() const;
   // Notes that a key's result goes to a node: what it asks next comes on any connection.
   void OnResult(NodeId node, Key key);
   // Returns the number of connections that have said hello and are not gone.

@@ -156,21 +156,7 @@ class HangFinder {
               [&](NodeId a, NodeId b) { return place_of(a) < place_of(b); });
   }
 
-  std::string NameOf(NodeId id) const {
-    if (const auto index = job_.IndexOf(id)) return job_.NodeName(*index);
-    if (const auto absent = job_.absent.find(id); absent != job_.absent.end()) {
-      return absent->second.name;
-    }
-    for (const JobNode& node : job_.nodes) {
-      const TraceFacts& facts = node.trace.facts;
-      for (const auto& [nodes, role] :
-           {std::pair(&facts.workers, "worker "), std::pair(&facts.servers, "server ")}) {
-        const auto found = std::find(nodes->begin(), nodes->end(), id);
-        if (found != nodes->end()) return absl::StrCat(role, found - nodes->begin());
-      }
-    }
-    return absl::StrCat("node ", id);
-  }
+  std::string NameOf(NodeId id) const { return job_.NodeNameOf(id); }
 
   std::string Names(const std::vector<NodeId>& nodes) const {
     return absl::StrJoin(

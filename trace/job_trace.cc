@@ -343,6 +343,20 @@ std::vector<uint32_t> JobTrace::ExchangesOf(uint64_t key, uint64_t step) const {
   return found;
 }
 
+std::string JobTrace::NodeNameOf(NodeId id) const {
+  if (const auto index = IndexOf(id)) return NodeName(*index);
+  if (const auto found = absent.find(id); found != absent.end()) return found->second.name;
+  for (const JobNode& node : nodes) {
+    const TraceFacts& facts = node.trace.facts;
+    for (const auto& [ids, role] :
+         {std::pair(&facts.workers, "worker "), std::pair(&facts.servers, "server ")}) {
+      const auto found = std::find(ids->begin(), ids->end(), id);
+      if (found != ids->end()) return absl::StrCat(role, found - ids->begin());
+    }
+  }
+  return absl::StrCat("node ", id);
+}
+
 std::string JobTrace::NameOf(uint64_t key) const {
   for (const JobNode& node : nodes) {
     if (node.trace.names.contains(key)) return node.trace.NameOf(key);

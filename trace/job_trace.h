@@ -126,6 +126,8 @@ struct JobTrace {
   std::optional<uint32_t> FindExchange(uint64_t key, uint64_t step, uint32_t worker) const;
   std::vector<uint32_t> ExchangesOf(uint64_t key, uint64_t step) const;
   std::string NodeName(uint32_t index) const { return nodes[index].trace.facts.Name(); }
+  // The name of a node by its number, also of one without a recording.
+  std::string NodeNameOf(NodeId node) const;
   // The name of a key by any recording that has it, or its number.
   std::string NameOf(uint64_t key) const;
   // The first and last times of any record; 0 without records.

@@ -166,6 +166,48 @@ std::string HeadText(const JobTrace& job, const JobReport& report) {
   return text;
 }
 
+std::string LinksText(const JobTrace& job, const std::vector<LinkUse>& links) {
+  TableRows rows = {{"FROM", "TO", "SECONDS", "MB/S OUT", "MB/S IN", "BUSY", "HELD BACK",
+                     "SENT AGAIN", "CARRIES MB/S", "ROUND TRIP MS", "LEAST MS"}};
+  const auto percent = [](double share) { return absl::StrFormat("%.1f%%", 100 * share); };
+  const auto mb = [](double bytes) { return absl::StrFormat("%.2f", bytes * 1e-6); };
+  for (const LinkUse& link : links) {
+    const auto sent = static_cast<double>(std::max<uint64_t>(link.bytes_sent, 1));
+    rows.push_back({job.NodeName(link.node), job.NodeNameOf(link.peer),
+                    absl::StrFormat("%.1f", static_cast<double>(link.wall_ns) * 1e-9),
+                    mb(link.SendRate()), mb(link.ReceiveRate()), percent(link.Share(link.busy_ns)),
+                    percent(link.Share(link.held_back_ns)),
+                    percent(static_cast<double>(link.bytes_sent_again) / sent),
+                    link.rate > 0 ? mb(static_cast<double>(link.rate)) : "",
+                    MsText(static_cast<double>(link.round_trip_ns)),
+                    MsText(static_cast<double>(link.least_round_trip_ns))});
+  }
+  std::string text = "Connections of TCP, in the seconds in which they moved bytes:\n";
+  text += TextTable(rows);
+  for (const std::string& finding : LinkFindings(job, links)) {
+    absl::StrAppend(&text, "  ", finding, "\n");
+  }
+  return text;
+}
+
+Json LinksJson(const JobTrace& job, const std::vector<LinkUse>& links) {
+  Json all = Json::array();
+  for (const LinkUse& link : links) {
+    all.push_back({{"from", job.NodeName(link.node)},
+                   {"to", job.NodeNameOf(link.peer)},
+                   {"ms", Ms(link.wall_ns)},
+                   {"bytes_sent", link.bytes_sent},
+                   {"bytes_received", link.bytes_received},
+                   {"bytes_sent_again", link.bytes_sent_again},
+                   {"busy_ms", Ms(link.busy_ns)},
+                   {"held_back_ms", Ms(link.held_back_ns)},
+                   {"carries_bytes_a_second", link.rate},
+                   {"round_trip_ms", Ms(link.round_trip_ns)},
+                   {"least_round_trip_ms", Ms(link.least_round_trip_ns)}});
+  }
+  return all;
+}
+
 Json NodeJson(const JobTrace& job, uint32_t index) {
   const JobNode& node = job.nodes[index];
   static constexpr const char* kBases[] = {"same clock", "exchanges", "time of day"};
@@ -217,6 +259,7 @@ std::string ReportText(const JobTrace& job, const JobReport& report, std::option
   absl::StrAppend(&text, "\n", KindsText(job, report));
   if (report.has_marks) absl::StrAppend(&text, "\n", ExposedText(job, steps));
   absl::StrAppend(&text, "\n", SlowestText(report));
+  if (!report.links.empty()) absl::StrAppend(&text, "\n", LinksText(job, report.links));
   return text;
 }
 
@@ -227,6 +270,8 @@ std::string ReportJson(const JobTrace& job, const JobReport& report, std::option
                {"warnings", job.warnings},
                {"nodes", Json::array()},
                {"critical_path", Json::array()},
+               {"links", LinksJson(job, report.links)},
+               {"link_findings", LinkFindings(job, report.links)},
                {"steps", Json::array()}};
   for (uint32_t i = 0; i < job.nodes.size(); ++i) json["nodes"].push_back(NodeJson(job, i));
   for (const auto& kind : report.kinds) {

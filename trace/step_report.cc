@@ -459,6 +459,7 @@ JobReport ExplainJob(const JobTrace& job) {
   std::vector<const StepReport*> all;
   for (const StepReport& step : report.steps) all.push_back(&step);
   report.kinds = KindsOf(all);
+  report.links = LinksOf(job);
   GiveReasons(job, programs, &report);
   return report;
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "trace/job_trace.h"
+#include "trace/link_use.h"
 
 namespace bdn {
 
@@ -59,6 +60,7 @@ struct JobReport {
     std::map<uint32_t, double> mean_by_node;
   };
   std::vector<KindTime> kinds;  // the longest mean first
+  std::vector<LinkUse> links;   // of the whole recordings, by node and then peer
 };
 
 // Explains all steps of a job.

@@ -145,6 +145,7 @@ class TimelineWriter {
     for (auto& [key, row] : rows_) WriteRow(row);
     rows_.clear();
     WriteMachine(trace);
+    WriteLinks(trace);
     for (const TorchProfile* profile : profiles) WriteProfile(*profile);
   }
 
@@ -214,6 +215,8 @@ class TimelineWriter {
         return NamedRow(Row::kProgram, "program").Add(slice);
       case TraceKind::kThreadSample:
       case TraceKind::kMachineSample:
+      case TraceKind::kLinkSample:
+      case TraceKind::kPathSample:
         return;
       default:
         return NamedRow(Row::kProgram, "program").Add(slice);
@@ -292,6 +295,17 @@ class TimelineWriter {
     }
   }
 
+  // Counts on a track of this node, which is there from its first count on.
+  void Count(TimelineTrack* track, int64_t at, double value) {
+    if (track->id == 0) {
+      track->id = ++tracks_;
+      track->process = process_;
+      track->is_counter = true;
+      sink_.Track(*track);
+    }
+    sink_.Count(*track, at, value);
+  }
+
   void WriteMachine(const NodeTrace& trace) {
     TimelineTrack busy{.name = "processors of the machine that are busy"};
     TimelineTrack runnable{.name = "processes of the machine that can run"};
@@ -301,15 +315,38 @@ class TimelineWriter {
       }
       const int64_t at = Real(EndOf(record));
       if (IsOutside(at, at)) continue;
-      for (TimelineTrack* track : {&busy, &runnable}) {
-        if (track->id != 0) continue;
-        track->id = ++tracks_;
-        track->process = process_;
-        track->is_counter = true;
-        sink_.Track(*track);
+      Count(&busy, at, static_cast<double>(record.key) / static_cast<double>(record.wall_ns));
+      Count(&runnable, at, record.bytes);
+    }
+  }
+
+  void WriteLinks(const NodeTrace& trace) {
+    struct Tracks {
+      TimelineTrack sent;
+      TimelineTrack received;
+      TimelineTrack round_trip;
+    };
+    std::map<NodeId, Tracks> by_peer;
+    for (const TraceRecord& record : trace.records) {
+      const auto kind = static_cast<TraceKind>(record.kind);
+      const int64_t at = Real(EndOf(record));
+      const bool is_link = kind == TraceKind::kLinkSample && record.wall_ns > 0;
+      if ((!is_link && kind != TraceKind::kPathSample) || IsOutside(at, at)) continue;
+      const auto [found, is_new] = by_peer.try_emplace(record.peer);
+      Tracks& tracks = found->second;
+      if (is_new) {
+        const std::string peer = job_.NodeNameOf(record.peer);
+        tracks.sent.name = "MB/s to " + peer;
+        tracks.received.name = "MB/s from " + peer;
+        tracks.round_trip.name = "round trip in ms to " + peer;
       }
-      sink_.Count(busy, at, static_cast<double>(record.key) / static_cast<double>(record.wall_ns));
-      sink_.Count(runnable, at, record.bytes);
+      if (is_link) {
+        const double seconds = static_cast<double>(record.wall_ns) * 1e-9;
+        Count(&tracks.sent, at, static_cast<double>(record.key) * 1e-6 / seconds);
+        Count(&tracks.received, at, static_cast<double>(record.step) * 1e-6 / seconds);
+      } else {
+        Count(&tracks.round_trip, at, static_cast<double>(record.step) * 1e-6);
+      }
     }
   }
 

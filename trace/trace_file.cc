@@ -475,6 +475,8 @@ std::string_view TraceKindName(uint8_t kind) {
   if (kind >= kFirstMark && kind <= kLastMark) return kMarks[kind - kFirstMark];
   if (kind == static_cast<uint8_t>(TraceKind::kThreadSample)) return "thread";
   if (kind == static_cast<uint8_t>(TraceKind::kMachineSample)) return "machine";
+  if (kind == static_cast<uint8_t>(TraceKind::kLinkSample)) return "link";
+  if (kind == static_cast<uint8_t>(TraceKind::kPathSample)) return "path";
   return "";
 }
 

@@ -283,6 +283,7 @@ void Worker::BeginReports(Registry* telemetry) {
     ReadMachineTimes(&counts);
     return counts;
   });
+  if (recorder_ != nullptr) recorder_->SetLinks([this] { return requests_->Links(); });
 }
 
 void Worker::Close() {
@@ -306,6 +307,7 @@ Worker::~Worker() {
   // control plane, the timer, the transport, whose callbacks use requests_ and executor_, and last
   // the executor.
   metrics_.clear();
+  if (recorder_ != nullptr) recorder_->SetLinks(nullptr);
   Close();
   if (server_requests_ == nullptr) return;
   requests_->Stop();
@@ -531,6 +533,8 @@ absl::Status Worker::Leave(absl::Duration timeout) {
   // Servers first: other workers would fail rounds that wait for a push of a worker that has left.
   BDN_RETURN_IF_ERROR(exchanges_->PrepareToLeave(deadline));
   FaultPoint("leave.some");
+  // Servers end their connections once all workers have left.
+  if (recorder_ != nullptr) recorder_->Sample();
   BDN_RETURN_IF_ERROR(
       control_->Leave(absl::OkStatus(), std::max(absl::ZeroDuration(), deadline - clock_->Now())));
   if (history_ != nullptr) history_->Write("left", "");

@@ -217,9 +217,26 @@ absl::StatusOr<std::string> Recorder::Latest(uint64_t most_bytes, absl::Duration
 void Recorder::Sample() {
   MutexLock lock(&sampling_);
   const int64_t now = SampleClocks();
-  for (const TraceRecord& record : samples_.Take(now, recording_.get())) {
+  AddSamples(samples_.Take(now, recording_.get()));
+  SampleLinks(now);
+}
+
+void Recorder::SampleLinks(int64_t now_ns) {
+  if (links_ != nullptr) AddSamples(link_samples_.Take(now_ns, links_()));
+}
+
+void Recorder::AddSamples(const std::vector<TraceRecord>& records) {
+  for (const TraceRecord& record : records) {
     if (Recording::Writer* const writer = WriterOfThread()) recording_->Add(writer, record);
   }
+}
+
+void Recorder::SetLinks(LinkSource links) {
+  MutexLock lock(&sampling_);
+  const bool is_last = links == nullptr;
+  if (!is_last) links_ = std::move(links);
+  SampleLinks(ReadClock(CLOCK_MONOTONIC));
+  if (is_last) links_ = nullptr;
 }
 
 void Recorder::WriteOnTrouble(std::string_view why) {

@@ -16,6 +16,7 @@
 #include "common/base/config.h"
 #include "common/base/ids.h"
 #include "common/base/mutex.h"
+#include "common/telemetry/link_samples.h"
 #include "common/telemetry/recording.h"
 #include "common/telemetry/system_samples.h"
 
@@ -78,8 +79,13 @@ class Recorder {
   void Name(uint64_t key, std::string_view name) { recording_->Name(key, name); }
   // Returns the number that stands for a text in records of kind kUser.
   uint64_t NumberOf(std::string_view text);
-  // Samples clocks, threads and the machine. The recorder's own thread does that each second.
+  // Samples clocks, threads, the machine and links. The recorder's own thread does that each
+  // second.
   void Sample();
+  // Asks `links` for what the links to other nodes have carried, now and with each sample from now
+  // on. Null: takes a last sample of them; the former function does not run any more afterwards.
+  using LinkSource = std::function<std::vector<LinkTotals>()>;
+  void SetLinks(LinkSource links);
   // Writes what is recorded to a new file of `directory`, and returns its path.
   absl::StatusOr<std::string> WriteTo(const std::string& directory) const {
     return recording_->WriteTo(directory);
@@ -100,15 +106,19 @@ class Recorder {
   Recording::Writer* WriterOfThread();
   // Stores a pair of clocks, and returns the monotonic one.
   int64_t SampleClocks() ABSL_EXCLUSIVE_LOCKS_REQUIRED(sampling_);
+  void SampleLinks(int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(sampling_);
+  void AddSamples(const std::vector<TraceRecord>& records);
   void Run();
 
   // Shared with the threads that have recorded, which give their blocks back when they end.
   const std::shared_ptr<Recording> recording_;
   const TraceSteps steps_;
   const std::string trouble_directory_;
-  const int forks_;        // before which it was made
-  SystemSamples samples_;  // of one sampling at a time
+  const int forks_;  // before which it was made
   Mutex sampling_;
+  SystemSamples samples_ ABSL_GUARDED_BY(sampling_);
+  LinkSamples link_samples_ ABSL_GUARDED_BY(sampling_);
+  LinkSource links_ ABSL_GUARDED_BY(sampling_);
   Mutex mu_;
   CondVar wake_;
   bool is_ending_ ABSL_GUARDED_BY(mu_) = false;

@@ -34,6 +34,8 @@ enum class TraceKind : uint8_t {
   kBackward = 40,
   kThreadSample = 64,
   kMachineSample = 65,
+  kLinkSample = 66,
+  kPathSample = 67,
 };
 inline constexpr uint8_t kFirstMark = 32;
 inline constexpr uint8_t kLastMark = 40;

@@ -65,6 +65,16 @@ struct ConnectionFacts {
   // last, with those of protocols below the frames; 0 where they are not counted.
   uint64_t bytes_sent = 0;
   uint64_t bytes_received = 0;
+  // Likewise: bytes that were sent again, the time in which bytes were on their way or waited to go
+  // out, and the part of that in which the peer had no room for more.
+  uint64_t bytes_sent_again = 0;
+  absl::Duration busy;
+  absl::Duration held_back;
+  // The time that bytes take to the peer and back now; 0 where it is not known.
+  absl::Duration round_trip_now;
+  // The bytes a second that the way carries, as the last bytes were acknowledged; 0 where the
+  // sender gave it less than it carries, or nothing is known.
+  uint64_t rate = 0;
 };
 
 // A carrier of whole frames between processes: each arrives at most once, and in any order. It does
@@ -126,8 +136,7 @@ class Transport {
   // with kEncrypted by its private half, with kAuthenticated by the job's secret. None where the
   // listener is kOpen, or the connection is gone.
   virtual PublicKey KeyOf(ConnectionId connection) const = 0;
-  // Returns what is known of a connection that Connect made. Nothing is known before a frame has
-  // come on it.
+  // Returns what is known of a connection. Nothing is known before a frame has come on it.
   virtual ConnectionFacts FactsOf(ConnectionId connection) const = 0;
 
   // Sends a frame, and takes it over. An unknown connection ends in NotFound. Where the transport

@@ -12,7 +12,7 @@ import sys
 
 KINDS = {0: "queue", 1: "hold", 2: "sum", 3: "rule", 4: "encode", 5: "send", 6: "wait", 7: "reply", 8: "decode_queue",
          9: "decode", 10: "deliver", 32: "step", 33: "forward", 34: "ready", 35: "waiting", 36: "optimizer",
-         37: "collection", 38: "input", 39: "user", 40: "backward", 64: "thread", 65: "machine"}
+         37: "collection", 38: "input", 39: "user", 40: "backward", 64: "thread", 65: "machine", 66: "link", 67: "path"}
 
 
 @dataclasses.dataclass

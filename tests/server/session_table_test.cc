@@ -7,8 +7,12 @@
 namespace bdn::testing {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::Pair;
+using ::testing::UnorderedElementsAre;
 
 constexpr Key kKey = Key::Of(1, 0);
 constexpr PublicKey kKeys[] = {{{1}}, {{2}}};
@@ -45,6 +49,19 @@ TEST_F(SessionTableTest, SendsRepliesWhereTheNodeWasHeardLast) {
   table_.OnHeard(2, kKey);
   EXPECT_EQ(*table_.ConnectionOf(WorkerNode(0), kKey), 2u);
   EXPECT_EQ(*table_.NodeOf(1), WorkerNode(0));
+}
+
+TEST_F(SessionTableTest, TellsAllConnectionsThatHaveSaidHello) {
+  EXPECT_THAT(table_.Connections(), IsEmpty());
+  ASSERT_TRUE(OnHello(1, HelloOf(0)).ok());
+  ASSERT_TRUE(OnHello(2, HelloOf(1)).ok());
+  ASSERT_TRUE(OnHello(3, HelloOf(0)).ok());
+  EXPECT_THAT(table_.Connections(),
+              UnorderedElementsAre(Pair(WorkerNode(0), UnorderedElementsAre(1u, 3u)),
+                                   Pair(WorkerNode(1), UnorderedElementsAre(2u))));
+  table_.Forget(1);
+  table_.Forget(2);
+  EXPECT_THAT(table_.Connections(), ElementsAre(Pair(WorkerNode(0), ElementsAre(3u))));
 }
 
 TEST_F(SessionTableTest, SendsAKeysResultWhereTheKeyWasAskedFor) {

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 
 import torch
 
@@ -18,6 +19,8 @@ servers = bdn.ServerOptimizer(torch.optim.SGD(served.parameters(), lr=0.1), [(f"
 for step in range(STEPS):
     if step == 3 and bdn.rank() == failing:
         sys.exit("this rank was told to fail")
+    if step == STEPS - 1:
+        time.sleep(float(os.environ.get("RECORDING_PROGRAM_PAUSES", "0")))
     loss = model(torch.randn(16, 64)).square().mean() + served(torch.randn(16, 64)).square().mean()
     loss.backward()
     optimizer.step()

@@ -1,6 +1,9 @@
 """Recordings of real jobs: each phase of each key and step is there once, and those of a job that fails are kept."""
 
 import collections
+import itertools
+import json
+import os
 import pathlib
 import re
 import subprocess
@@ -15,6 +18,7 @@ PROGRAM = str(ROOT / "tests" / "system" / "recording_program.py")
 STEPS = 6
 WORKER = ["queue", "encode", "send", "wait", "decode_queue", "decode", "deliver"]
 COUNTED_ELSEWHERE = 1
+SAMPLES = ("thread", "machine", "link", "path")
 
 
 def run(*settings, code=0, env=None):
@@ -74,8 +78,35 @@ def test_each_phase_of_each_key_and_step_is_there_once(tmp_path):
 def test_only_the_steps_of_the_setting_are_recorded(tmp_path):
     run(f"trace={tmp_path}", "trace-steps=2-3")
     for one in recordings(tmp_path):
-        of_keys = {record.step for record in one.records if record.kind not in ("thread", "machine") and record.step}
+        of_keys = {record.step for record in one.records if record.kind not in SAMPLES and record.step}
         assert of_keys <= {2, 3}, one.facts
+
+
+def test_what_each_connection_carried_is_there_from_both_ends(tmp_path):
+    # A server's last look may find the connections ended, so another one, a second after the one before, falls into the pause.
+    run(f"trace={tmp_path}", "transport=network", env=os.environ | {"RECORDING_PROGRAM_PAUSES": "2.5"})
+    found = recordings(tmp_path)
+    moved = {}
+    for one in found:
+        paths = [record for record in one.records if record.kind == "path"]
+        links = [record for record in one.records if record.kind == "link"]
+        assert [(record.begin, record.peer) for record in links] == [(record.begin, record.peer) for record in paths]
+        assert all(record.step > 0 for record in paths), "a round trip takes time"
+        for record in links:
+            sent, received = moved.get((one.facts["node"], record.peer), (0, 0))
+            moved[one.facts["node"], record.peer] = sent + record.key, received + record.step
+    workers = [one.facts["node"] for one in found if one.facts["role"] == "worker"]
+    servers = [one.facts["node"] for one in found if one.facts["role"] == "server"]
+    pairs = list(itertools.product(workers, servers))
+    assert set(moved) == {*pairs, *((server, worker) for worker, server in pairs)}
+    for worker, server in pairs:
+        # The ends stop to look at other times, and one of them acknowledges what the other has sent last.
+        for sent, received in zip(moved[worker, server], reversed(moved[server, worker])):
+            assert sent > 0 and abs(sent - received) <= 0.2 * sent + 20_000, moved
+    done = subprocess.run([BIN / "bandoneon", "trace", "explain", tmp_path, "--json"], capture_output=True, text=True, timeout=60, check=True)
+    links = json.loads(done.stdout)["links"]
+    assert sorted((link["from"], link["to"]) for link in links) == sorted(
+        pair for i, j in itertools.product(range(2), range(2)) for pair in ((f"worker {i}", f"server {j}"), (f"server {j}", f"worker {i}")))
 
 
 def test_a_job_that_fails_leaves_its_recordings_and_hang_reads_them(tmp_path, monkeypatch):

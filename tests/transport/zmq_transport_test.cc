@@ -276,8 +276,10 @@ TEST_F(ZmqTransportTest, KnowsTheRoundTripAndTheBytesOfAConnectionOverTcpAlone) 
   for (const std::string& address : {std::string("tcp://127.0.0.1:0"), ipc_address_}) {
     Inbox inbox;
     auto server = MakeTransport();
-    server->Start([&](ConnectionId from, Frame frame) {
-      server->Send(from, std::move(frame), [](const absl::Status&) {});
+    std::atomic<ConnectionId> from = 0;
+    server->Start([&](ConnectionId connection, Frame frame) {
+      from = connection;
+      server->Send(connection, std::move(frame), [](const absl::Status&) {});
     });
     auto client = MakeTransport();
     client->Start(inbox.Handler());
@@ -292,6 +294,13 @@ TEST_F(ZmqTransportTest, KnowsTheRoundTripAndTheBytesOfAConnectionOverTcpAlone) 
     EXPECT_LT(facts.round_trip, absl::Seconds(1));
     EXPECT_EQ(facts.bytes_sent > 100'000, is_tcp);
     EXPECT_EQ(facts.bytes_received > 100'000, is_tcp);
+    EXPECT_EQ(facts.round_trip_now > absl::ZeroDuration(), is_tcp);
+    EXPECT_GE(facts.busy, facts.held_back);
+    // Its listener knows as much.
+    const ConnectionFacts theirs = server->FactsOf(from);
+    EXPECT_EQ(theirs.is_network, is_tcp);
+    EXPECT_EQ(theirs.bytes_sent > 100'000, is_tcp);
+    EXPECT_EQ(theirs.bytes_received > 100'000, is_tcp);
     client->Disconnect(to_server);
     EXPECT_FALSE(client->FactsOf(to_server + 1).is_network) << "there is no such connection";
     client.reset();

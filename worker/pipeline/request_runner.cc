@@ -329,6 +329,19 @@ std::string RequestRunner::WaitingFor(Key key) const {
   return table_.WaitingFor(key);
 }
 
+std::vector<LinkTotals> RequestRunner::Links() const {
+  std::vector<std::pair<NodeId, std::vector<ConnectionId>>> of_servers;
+  {
+    MutexLock lock(&mu_);
+    for (const auto& [server, info] : servers_) of_servers.emplace_back(server, links_.Of(server));
+  }
+  std::vector<LinkTotals> links;
+  for (const auto& [server, connections] : of_servers) {
+    links.push_back(TotalsOf(server, connections, *transport_));
+  }
+  return links;
+}
+
 size_t RequestRunner::Connections() const {
   MutexLock lock(&mu_);
   return links_.size();

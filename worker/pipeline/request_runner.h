@@ -15,6 +15,7 @@
 #include "common/telemetry/stage_times.h"
 #include "common/telemetry/work_counts.h"
 #include "common/transport/transport.h"
+#include "link/link_totals.h"
 #include "worker/pipeline/recovery_table.h"
 #include "worker/pipeline/server_links.h"
 
@@ -81,6 +82,8 @@ class RequestRunner {
   size_t OpenRequests() const;
   bool IsAccepted(Key key) const;
   RequestStats stats() const;
+  // Returns what the connections to each server have carried.
+  std::vector<LinkTotals> Links() const;
   // Returns the number of connections to all servers.
   size_t Connections() const;
   RecoveryStats recovery_stats() const;

@@ -21,6 +21,10 @@ tcp_info InfoOf(int fd) {
   return info;
 }
 
+absl::Duration MicrosecondsOf(uint64_t number) {
+  return absl::Microseconds(static_cast<int64_t>(number));
+}
+
 }  // namespace
 
 ConnectionFacts TcpFacts(int fd) {
@@ -31,7 +35,12 @@ ConnectionFacts TcpFacts(int fd) {
   return {.is_network = info.tcpi_state != 0,
           .round_trip = absl::Microseconds(microseconds),
           .bytes_sent = info.tcpi_bytes_acked,
-          .bytes_received = info.tcpi_bytes_received};
+          .bytes_received = info.tcpi_bytes_received,
+          .bytes_sent_again = info.tcpi_bytes_retrans,
+          .busy = MicrosecondsOf(info.tcpi_busy_time),
+          .held_back = MicrosecondsOf(info.tcpi_rwnd_limited),
+          .round_trip_now = MicrosecondsOf(info.tcpi_rtt),
+          .rate = info.tcpi_delivery_rate_app_limited != 0 ? 0 : info.tcpi_delivery_rate};
 }
 
 uint64_t TcpBytesReceived(int fd) { return InfoOf(fd).tcpi_bytes_received; }

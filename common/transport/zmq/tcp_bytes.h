@@ -7,7 +7,7 @@
 
 namespace bdn {
 
-// Returns the round trip and the bytes of a connection of TCP; those of none where it is not one.
+// Returns the facts of a connection of TCP; those of none where it is not one.
 ConnectionFacts TcpFacts(int fd);
 
 // Returns the bytes that have come on a connection so far; 0 where it is not TCP's, or the system

@@ -115,8 +115,8 @@ PeerTable::Peer* ZmqListener::AddPeer(const std::string& name, const FrameOrigin
   // ZeroMQ has told of the connections that had the descriptor before, and nearly always of this
   // one.
   FollowConnections();
-  PeerTable::Peer* const peer = peers_.Add(owner_->on_new(this, origin.key), name, origin.fd,
-                                           origin.key, owner_->clock->Now());
+  PeerTable::Peer* const peer =
+      peers_.Add(owner_->on_new(this, origin), name, origin.fd, origin.key, owner_->clock->Now());
   owner_->counters->connections_open.Add();
   // It was admitted in its handshake, and its key has left the list since.
   if (security_ != LinkSecurity::kOpen && !owner_->admissions->Admits(origin.key)) {

@@ -32,7 +32,7 @@ class ZmqListener {
     TransportCounters* counters;
     LimitedLog* log;
     // Runs when the first frame of a connection has come; returns the connection's name.
-    std::function<ConnectionId(ZmqListener* listener, const PublicKey& key)> on_new;
+    std::function<ConnectionId(ZmqListener* listener, const FrameOrigin& origin)> on_new;
     std::function<void(ConnectionId from, Frame frame)> on_frame;
     std::function<void(ConnectionId connection)> on_gone;
   };

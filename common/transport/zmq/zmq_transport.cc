@@ -57,7 +57,9 @@ class ZmqTransport final : public Transport {
                &admissions_,
                &counters_,
                &refusals_log_,
-               [this](ZmqListener* listener, const PublicKey& key) { return OnNew(listener, key); },
+               [this](ZmqListener* listener, const FrameOrigin& origin) {
+                 return OnNew(listener, origin);
+               },
                [this](ConnectionId from, Frame frame) { Deliver(from, std::move(frame)); },
                [this](ConnectionId connection) { OnGone(connection); }},
         poller_(StartThread("bdn-zmq", [this] { RunPoller(); })) {}
@@ -119,7 +121,7 @@ class ZmqTransport final : public Transport {
   void ReceiveAsConnector(Connector* connector);
   void NoteDescriptor(int fd, Connector* connector) ABSL_LOCKS_EXCLUDED(mu_);
   void Deliver(ConnectionId from, Frame frame);
-  ConnectionId OnNew(ZmqListener* listener, const PublicKey& key);
+  ConnectionId OnNew(ZmqListener* listener, const FrameOrigin& origin);
   void OnGone(ConnectionId connection);
   void ApplyAdmissions();
   void AnswerZap();
@@ -448,11 +450,12 @@ void ZmqTransport::ReceiveAsConnector(Connector* connector) {
 
 // ---- Who is connected
 
-ConnectionId ZmqTransport::OnNew(ZmqListener* listener, const PublicKey& key) {
+ConnectionId ZmqTransport::OnNew(ZmqListener* listener, const FrameOrigin& origin) {
   const ConnectionId connection = NewConnection();
   listener_of_[connection] = listener;
   MutexLock lock(&mu_);
-  peer_keys_[connection] = key;
+  peer_keys_[connection] = origin.key;
+  descriptors_[connection] = origin.fd;
   return connection;
 }
 
@@ -461,6 +464,7 @@ void ZmqTransport::OnGone(ConnectionId connection) {
   {
     MutexLock lock(&mu_);
     peer_keys_.erase(connection);
+    descriptors_.erase(connection);
   }
   if (gone_) gone_(connection);
 }
