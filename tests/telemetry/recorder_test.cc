@@ -325,6 +325,26 @@ TEST_F(RecorderTest, SamplesThreadsAndTheMachine) {
   EXPECT_FALSE(read.OfKind(static_cast<uint8_t>(TraceKind::kMachineSample)).empty());
 }
 
+TEST_F(RecorderTest, SamplesLinksUntilTheyAreTakenAway) {
+  auto recorder = Recorder::Open(InMemory(), kFacts);
+  std::atomic<uint64_t> sent = 1'000;
+  const auto links = [&sent] { return std::vector<LinkTotals>{{.peer = 3, .bytes_sent = sent}}; };
+  recorder->SetLinks(links);
+  sent = 1'700;
+  recorder->Sample();
+  sent = 1'900;
+  recorder->SetLinks(nullptr);
+  sent = 5'000;
+  recorder->Sample();
+  uint64_t moved = 0;
+  for (const TraceRecord& record :
+       Written(*recorder).OfKind(static_cast<uint8_t>(TraceKind::kLinkSample))) {
+    EXPECT_EQ(record.peer, 3);
+    moved += record.key;
+  }
+  EXPECT_EQ(moved, 900) << "what was there before, and what came afterwards, is no one's";
+}
+
 TEST_F(RecorderTest, StepsOutsideOfTheSettingAreLeftOut) {
   RecorderOptions options = InMemory();
   options.steps = *ParseTraceSteps("100-120");
@@ -369,10 +389,13 @@ TEST_F(RecorderTest, TheLatestRecordsAreARecordingOfAtMostSoManyBytes) {
       EXPECT_GT(bytes.size(), most_bytes - 4096);
       const Read read = ReadBytes(bytes);
       EXPECT_EQ(read.facts, all.facts);
-      EXPECT_EQ(read.threads, all.threads);
+      // The recorder's own thread may have entered itself between the two.
+      ASSERT_GE(read.threads.size(), all.threads.size());
+      EXPECT_TRUE(std::equal(all.threads.begin(), all.threads.end(), read.threads.begin()));
       EXPECT_GT(read.clock_pairs, all.clock_pairs) << "it shows that the process lives";
       const std::vector<TraceRecord> kept = read.OfKind(4);
-      ASSERT_GT(kept.size(), (most_bytes - (12 << 10)) / 60);
+      // With its samples, whose last block need not be full.
+      ASSERT_GT(read.records.size() + 20, (most_bytes - (12 << 10)) / 60);
       // All from the oldest one that is there on, and no other.
       Step oldest = kMaxStep;
       for (const TraceRecord& record : kept) oldest = std::min<Step>(oldest, record.step);
