@@ -204,6 +204,26 @@ class RowScan(ctypes.Structure):
     ]
 
 
+class DumpedNode(ctypes.Structure):
+    _fields_ = [
+        ("job", c_char_p),
+        ("role", c_char_p),
+        ("host", c_char_p),
+        ("rank", c_int32),
+        ("node", c_uint32),
+        ("code", c_int32),
+        ("nodes", c_uint32),
+        ("nodes_left_out", c_uint32),
+        ("reserved", c_uint32),
+        ("failure", c_char_p),
+        ("recording", c_void_p),
+        ("recording_bytes", c_uint64),
+    ]
+
+
+TakeDumped = ctypes.CFUNCTYPE(None, c_void_p, POINTER(DumpedNode))
+
+
 class RowRecords(ctypes.Structure):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -321,6 +341,7 @@ _FUNCTIONS = {
     "bdn_stats_json": (c_size_t, [c_void_p, c_char_p, c_size_t]),
     "bdn_json_log_line": (c_size_t, [c_char_p, c_char_p, c_double, c_char_p, c_size_t]),
     "bdn_status_json": (c_int, [POINTER(Options), c_double, c_char_p, c_size_t, POINTER(c_size_t)]),
+    "bdn_dump_traces": (c_int, [POINTER(Options), c_char_p, c_double, c_double, TakeDumped, c_void_p]),
     "bdn_check_codec": (c_int, [c_char_p, c_char_p, c_size_t]),
     "bdn_codecs_help": (c_char_p, []),
     "bdn_codec_traits": (c_int, [c_char_p, POINTER(c_uint32)]),

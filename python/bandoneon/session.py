@@ -19,8 +19,11 @@ _lock = threading.Lock()
 _worker: Worker | None = None
 _address: str | None = None  # of its scheduler, or of its host's daemon
 _codecs: dict[str, str | None] = {}  # "push" and "pull", where init() was told
+_access: dict[str, Any] = {}  # the settings of init() by which the scheduler is asked
 _left: str | None = None  # the scheduler of the job that this process has left
 
+
+_ACCESS = ("scheduler", "token", "token-file", "tls-ca", "tls-cert", "tls-key", "insecure")
 
 _LEFT_BEFORE = (
     "this process has left the job of that scheduler by shutdown(), and a job is over when its workers "
@@ -58,7 +61,7 @@ def init(
     others leave too. With any other status, by an exception, sys.exit(1) or a signal, it ends the job for
     everybody, with an error that says why.
     """
-    global _worker, _address, _codecs
+    global _worker, _address, _codecs, _access
     with _lock:
         if _worker is not None:
             _worker.stats()  # Raises in a forked child.
@@ -69,7 +72,7 @@ def init(
         if attach:
             address = attach
             given.update(_place_to_attach(given))
-            given["scheduler"] = scheduler  # Of no use to it, but for status().
+            given["scheduler"] = scheduler  # Of no use to it, but for trace.dump().
             facts = dict(given, **named)
         else:
             address = _scheduler(scheduler, given.pop("scheduler", None))
@@ -95,6 +98,7 @@ def init(
         _worker = worker
         _address = address
         _codecs = {direction: facts.get(direction) for direction in ("push", "pull")}
+        _access = {name: facts[name] for name in _ACCESS if facts.get(name) is not None}
         return worker
 
 
@@ -127,6 +131,12 @@ def default_worker() -> Worker:
             "bandoneon is not initialised in this process; call bandoneon.torch.init() first"
         )
     return _worker
+
+
+def access() -> dict[str, Any]:
+    """The settings by which this process asks its job's scheduler, as far as init() was told them; the environment
+    may have others."""
+    return dict(_access)
 
 
 def default_codec(direction: str) -> str:

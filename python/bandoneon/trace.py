@@ -1,16 +1,22 @@
-"""Names for what a program does, in the recording of its job (docs/tracing.md)."""
+"""Names for what a program does, in the recording of its job, and recordings on demand (docs/tracing.md)."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
+import pathlib
 from types import TracebackType
+from typing import Any
 
 from . import _native, errors, marks, session
+from .json_log import LOGGER as _log
 from .worker import Worker
 
-__all__ = ["Mark", "mark", "write"]
+__all__ = ["Mark", "dump", "mark", "write"]
 
 _LONGEST = 255  # bytes of a text
+_SUFFIX = ".bdntrace"
 
 
 class Mark:
@@ -83,3 +89,86 @@ def write(directory: str | os.PathLike[str], *, worker: Worker | None = None) ->
     FailedPrecondition: nothing is recorded. Unavailable: the directory cannot be written.
     """
     return (session.default_worker() if worker is None else worker.whole).write_recording(directory)
+
+
+def dump(
+    directory: str | os.PathLike[str],
+    *,
+    last: float | None = None,
+    nodes: str | None = None,
+    timeout: float = 5.0,
+    **settings: Any,
+) -> list[str]:
+    """Writes what all nodes of the job have recorded last to new files of the directory, and returns their paths: what
+    `bandoneon trace dump` does, when the program finds that it is time. One worker of a job calls it.
+
+        if rank == 0 and step_took > 2 * median:
+            bandoneon.trace.dump(f"slow-{step}", last=30)  # then: bandoneon trace explain slow-812
+
+    `last`: of each node only what it recorded in so many seconds; else all that fits in 1 MiB. `nodes`: of which nodes,
+    as "servers,worker-0..7"; else of all, 64 at most. A node that sends nothing for `timeout` seconds is left out, with
+    a warning. `settings` say where the scheduler is and who asks, where that is not what init() or the environment
+    says: scheduler, token, tls_cert and so on. A process of a host's daemon names the scheduler here.
+
+    It blocks until all have answered, some tenths of a second mostly, and others train on meanwhile. AlreadyExists: the
+    directory has recordings. NotFound: no node gave one, or the job has none of `nodes`. FailedPrecondition: another
+    dump of the job runs. PermissionDenied: the settings do not admit this process.
+    """
+    if last is not None and not last > 0:
+        raise errors.InvalidArgument(f"dump(last={last!r}): expected seconds, more than 0, or None for all that fits")
+    folder = pathlib.Path(directory)
+    is_new = not folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        there = next(folder.glob("*" + _SUFFIX), None)
+    except OSError as error:
+        raise errors.Unavailable(f"dump({os.fspath(directory)!r}): the directory cannot be made: {error}") from error
+    if there is not None:
+        raise errors.AlreadyExists(
+            f"dump({os.fspath(directory)!r}): it has recordings already ({there.name}), which the new ones would be mixed "
+            "with: name another directory"
+        )
+    named = {name.replace("_", "-"): value for name, value in settings.items()}
+    asked = _native.options(session.access() | named)
+    taken: list[str] = []
+    missing: list[str] = []
+    failed: list[Exception] = []  # An exception must not leave a function that C calls.
+
+    def take(_: int | None, of: Any) -> None:
+        node = of.contents
+        name = f"{node.role.decode()}-{node.rank}"
+        if node.failure:
+            missing.append(f"{name}: {node.failure.decode(errors='replace')}")
+        if not node.recording_bytes or failed:
+            return
+        path = folder / (name + _SUFFIX)
+        try:
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+                file.write(ctypes.string_at(node.recording, node.recording_bytes))
+        except OSError as error:
+            failed.append(error)
+        else:
+            taken.append(os.fspath(path))
+
+    try:
+        _native.check(
+            _native.library().bdn_dump_traces(
+                asked,
+                _native.c_text("nodes", nodes or ""),
+                0.0 if last is None else float(last),
+                float(timeout),
+                _native.TakeDumped(take),
+                None,
+            )
+        )
+    finally:
+        if is_new and not taken:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+    if failed:
+        raise errors.Unavailable(f"dump({os.fspath(directory)!r}): a recording cannot be written: {failed[0]}") from failed[0]
+    if not taken:
+        raise errors.NotFound("dump(): no node gave a recording: " + "; ".join(missing))
+    if missing:
+        _log.warning("dump(%r): recordings are missing or cut off: %s", os.fspath(directory), "; ".join(missing))
+    return taken

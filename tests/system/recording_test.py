@@ -109,6 +109,51 @@ def test_what_each_connection_carried_is_there_from_both_ends(tmp_path):
         pair for i, j in itertools.product(range(2), range(2)) for pair in ((f"worker {i}", f"server {j}"), (f"server {j}", f"worker {i}")))
 
 
+DUMPING = """
+import sys
+import torch
+import bandoneon
+import bandoneon.torch as bdn
+from bandoneon import trace
+
+folder = sys.argv[1]
+bdn.init()
+weight = torch.ones(1000)
+for step in range(20):
+    bdn.push_pull(weight, name="weight")
+if bdn.rank() == 1:
+    paths = trace.dump(f"{folder}/all/of/it")
+    print("all", *sorted(path.rpartition("/")[2] for path in paths))
+    print("one", *(path.rpartition("/")[2] for path in trace.dump(f"{folder}/one", nodes="worker-0", last=60)))
+    for kind, how in [("AlreadyExists", dict(directory=f"{folder}/one")), ("NotFound", dict(directory=f"{folder}/2", nodes="worker-7")),
+                      ("InvalidArgument", dict(directory=f"{folder}/3", nodes="everybody")), ("InvalidArgument", dict(directory=f"{folder}/4", last=0)),
+                      ("Unavailable", dict(directory="/dev/null/x")), ("PermissionDenied", dict(directory=f"{folder}/5", token="another"))]:
+        try:
+            trace.dump(**how)
+        except getattr(bandoneon, kind) as error:
+            print("refused", kind, error)
+bdn.push_pull(weight, name="weight")
+bdn.shutdown()
+"""
+
+
+def test_a_program_gets_the_recordings_of_all_nodes(tmp_path):
+    (tmp_path / "program.py").write_text(DUMPING)
+    done = subprocess.run([BIN / "bandoneon", "run", "-n", "2", "-s", "2", "--", sys.executable, tmp_path / "program.py", tmp_path],
+                          capture_output=True, text=True, timeout=300, check=False)
+    text = done.stdout + done.stderr
+    assert done.returncode == 0, text
+    assert "all server-0.bdntrace server-1.bdntrace worker-0.bdntrace worker-1.bdntrace\n" in text, text
+    assert "one worker-0.bdntrace\n" in text and text.count("] refused ") == 6, text
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["all", "one", "program.py"], "what failed leaves no directory"
+    for one in recordings(tmp_path / "all" / "of" / "it"):
+        if one.facts["role"] == "worker":
+            assert {record.step for record in one.records if record.kind == "encode"} >= set(range(1, 20)), one.facts
+    assert os.stat(tmp_path / "one" / "worker-0.bdntrace").st_mode & 0o777 == 0o600
+    said = subprocess.run([BIN / "bandoneon", "trace", "explain", tmp_path / "all" / "of" / "it"], capture_output=True, text=True, timeout=60, check=False)
+    assert said.returncode == 0 and "steps" in said.stdout, said.stdout + said.stderr
+
+
 def test_a_job_that_fails_leaves_its_recordings_and_hang_reads_them(tmp_path, monkeypatch):
     monkeypatch.setenv("RECORDING_PROGRAM_FAILS", "1")
     text = run(f"recorder-dir={tmp_path}", code=1)
