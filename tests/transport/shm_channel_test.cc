@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -12,6 +13,7 @@
 
 #include <csignal>
 #include <cstring>
+#include <functional>
 
 #include "common/transport/shm/shm_socket.h"
 #include "gtest/gtest.h"
@@ -313,6 +315,35 @@ TEST(ShmSocket, APeerLivesUntilItsProcessHasEnded) {
   EXPECT_FALSE(PeerLives(theirs.get())) << "it has ended, and its parent has not been told yet";
   ASSERT_EQ(waitpid(child, nullptr, 0), child);
   EXPECT_FALSE(PeerLives(theirs.get()));
+}
+
+// Returns the exit status of what a process does that cannot see this one.
+int DoUnseen(const std::function<bool()>& what) {
+  const pid_t child = fork();
+  if (child == 0) {
+    if (unshare(CLONE_NEWPID) != 0) _exit(77);
+    const pid_t unseeing = fork();
+    if (unseeing == 0) _exit(what() ? 0 : 1);
+    int status = 0;
+    waitpid(unseeing, &status, 0);
+    _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 2);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 2;
+}
+
+TEST(ShmSocket, APeerThatCannotBeSeenLivesAsLongAsItsSocket) {
+  const std::string name = absl::StrCat("bdn-test-of-unseen-", getpid());
+  const ShmListeningSocket listener = *ListenAt(name);
+  FileDescriptor ours = *ConnectTo(name);
+  const FileDescriptor theirs = *AcceptFrom(listener.get());
+  const auto lives = [&] { return PeerLives(theirs.get()); };
+  const int alive = DoUnseen(lives);
+  if (alive == 77) GTEST_SKIP() << "only root can have process numbers of its own";
+  EXPECT_EQ(alive, 0);
+  ours = FileDescriptor();
+  EXPECT_EQ(DoUnseen(lives), 1);
 }
 
 TEST_F(ShmChannelTest, SaysThatItIsDoneOnceNothingIsLent) {

@@ -174,10 +174,14 @@ bool PeerLives(int socket) {
   ucred peer = {};
   socklen_t size = sizeof(peer);
   if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return false;
-  const FileDescriptor process(static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0)));
-  if (!process.is_open()) return false;
-  pollfd is_gone = {.fd = process.get(), .events = POLLIN, .revents = 0};
-  return poll(&is_gone, 1, 0) == 0;
+  FileDescriptor process;
+  if (peer.pid > 0) {
+    process = FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0)));
+    if (!process.is_open() && errno == ESRCH) return false;
+  }
+  pollfd ends = {.fd = socket, .events = POLLRDHUP, .revents = 0};
+  if (process.is_open()) ends = {.fd = process.get(), .events = POLLIN, .revents = 0};
+  return poll(&ends, 1, 0) == 0;
 }
 
 bool SendPacket(int socket, ByteSpan packet, int fd) {

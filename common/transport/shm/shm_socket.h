@@ -51,8 +51,9 @@ absl::StatusOr<FileDescriptor> ConnectTo(const std::string& name);
 // it was another user's, and is cut. ResourceExhausted: no descriptors are left.
 absl::StatusOr<FileDescriptor> AcceptFrom(int listener);
 
-// Returns whether the process that made the other end of a connection lives. False where it cannot
-// be seen from here.
+// Returns whether the process that made the other end of a connection lives, also where its socket
+// has ended. A process that cannot be seen from here, as in another container, lives as long as its
+// socket.
 bool PeerLives(int socket);
 
 // Sends a packet, with a descriptor where `fd` is not negative. Returns false where the peer is
