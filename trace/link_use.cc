@@ -107,7 +107,7 @@ std::vector<std::string> LinkFindings(const JobTrace& job, const std::vector<Lin
         link.round_trip_ns >= kQueuedTimes * link.least_round_trip_ns &&
         link.round_trip_ns >= link.least_round_trip_ns + kQueuedNs) {
       findings.push_back(absl::StrFormat(
-          "a round trip from %s to %s takes %.0f ms, and %.1f ms at its least: its bytes wait in a "
+          "a round trip from %s to %s takes %.0f ms, and %.2f ms at its least: its bytes wait in a "
           "queue of the network",
           from, to, static_cast<double>(link.round_trip_ns) * 1e-6,
           static_cast<double>(link.least_round_trip_ns) * 1e-6));

@@ -141,7 +141,7 @@ TEST(LinkFindings, LostPacketsAndQueuesAreNamed) {
       ElementsAre(HasSubstr("2.0 % of the bytes from worker 0 to server 0 were sent again")));
   EXPECT_THAT(FindingsOf({.sent_mb = 10, .busy_ms = 100, .round_trip_ms = 250, .least_ms = 20}),
               ElementsAre(HasSubstr(
-                  "a round trip from worker 0 to server 0 takes 250 ms, and 20.0 ms at")));
+                  "a round trip from worker 0 to server 0 takes 250 ms, and 20.00 ms at")));
 }
 
 TEST(LinkFindings, ReportsHaveThemWithTheTable) {
