@@ -200,6 +200,29 @@ TEST_F(TimelineTest, CountsTheMachine) {
   EXPECT_EQ(busy[0]["args"]["value"], 1.5);
 }
 
+TEST_F(TimelineTest, CountsLinks) {
+  server_.Add({.begin_ns = 0,
+               .wall_ns = 500'000'000,
+               .key = 3'000'000,
+               .step = 1'000'000,
+               .peer = 2,
+               .kind = static_cast<uint8_t>(TraceKind::kLinkSample)});
+  server_.Add({.begin_ns = 0,
+               .wall_ns = 500'000'000,
+               .step = 40'000'000,
+               .peer = 2,
+               .kind = static_cast<uint8_t>(TraceKind::kPathSample)});
+  const Json timeline = WriteJson();
+
+  for (const auto& [name, value] :
+       {std::pair("MB/s to worker 1", 6.0), std::pair("MB/s from worker 1", 2.0),
+        std::pair("round trip in ms to worker 1", 40.0)}) {
+    const auto counts = EventsOf(timeline, "C", name);
+    ASSERT_EQ(counts.size(), 1U) << name;
+    EXPECT_EQ(counts[0]["args"]["value"], value) << name;
+  }
+}
+
 TEST_F(TimelineTest, IsCompressedWhereItsNameSaysSo) {
   ASSERT_TRUE(WriteTimeline(Job(), {}, PathOf("job.json.gz")).ok());
   ASSERT_TRUE(WriteTimeline(Job(), {}, PathOf("job.json")).ok());
