@@ -120,7 +120,7 @@ folder = sys.argv[1]
 bdn.init()
 weight = torch.ones(1000)
 for step in range(20):
-    bdn.push_pull(weight, name="weight")
+    bdn.push_pull(weight, name="weight").wait()
 if bdn.rank() == 1:
     paths = trace.dump(f"{folder}/all/of/it")
     print("all", *sorted(path.rpartition("/")[2] for path in paths))
@@ -132,7 +132,7 @@ if bdn.rank() == 1:
             trace.dump(**how)
         except getattr(bandoneon, kind) as error:
             print("refused", kind, error)
-bdn.push_pull(weight, name="weight")
+bdn.push_pull(weight, name="weight").wait()
 bdn.shutdown()
 """
 
