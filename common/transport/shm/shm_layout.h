@@ -42,8 +42,8 @@ struct ShmControl {
   alignas(64) std::atomic<uint32_t> sleeps;     // odd while this end waits on its socket
   // Not 0 where this end waits for releases; else it notices them with its next frame.
   std::atomic<uint32_t> wants_releases;
-  std::atomic<uint32_t>
-      is_done;  // not 0 once this end reads nothing more of what the peer has sent
+  // Not 0 once this end reads nothing more of what the peer has sent.
+  std::atomic<uint32_t> is_done;
   alignas(64) std::array<ShmFrameWords, kShmSlots> frames;  // the last kShmSlots published ones
   // The last kShmSlots released frames.
   alignas(64) std::array<std::atomic<uint32_t>, kShmSlots> tokens;
