@@ -9,17 +9,17 @@
 namespace bdn {
 namespace {
 
-// A link is said to be the limit from this share of the time on in which it was busy.
+// A link that is busy for this share of the time is named as the limit.
 constexpr double kFull = 0.8;
-// And its peer, from this share on in which that had no room.
+// A peer that has no room for this share of the time is named as the limit instead.
 constexpr double kHeldBack = 0.3;
-// Of the bytes, sent again; less is usual.
+// A smaller share of bytes that are sent again is usual.
 constexpr double kLossy = 0.01;
 // A round trip that is so many times the least one, and longer by so much, waits in a queue.
 constexpr int64_t kQueuedTimes = 5;
 constexpr int64_t kQueuedNs = 20'000'000;
 
-// What the samples of one link say.
+// The samples of one link.
 struct Samples {
   LinkUse use;
   std::vector<uint64_t> rates;

@@ -9,7 +9,7 @@
 
 namespace bdn {
 
-// What the connections of TCP from one node to another carried, over all samples in which they
+// The traffic of the TCP connections from one node to another, over all samples in which they
 // moved bytes, as the first node's kernel tells.
 struct LinkUse {
   uint32_t node = 0;  // its index in JobTrace::nodes

@@ -10,15 +10,15 @@
 
 namespace bdn {
 
-// What all connections to one node have carried since they were made, and how they are now.
+// The totals of all connections to one node since they were made, and their present state.
 struct LinkTotals {
   NodeId peer = 0;
   uint64_t bytes_sent = 0;  // that the peer has acknowledged
   uint64_t bytes_received = 0;
   uint64_t bytes_sent_again = 0;
-  // Of the connection for which each is largest: the time in which bytes were on their way or
-  // waited to go out, the part of it in which the peer had no room, and the round trip, now and at
-  // its least.
+  // The largest values among the connections: the time in which bytes were on their way or waited
+  // to go out, the part of it in which the peer had no room, and the round trip, now and at its
+  // least.
   uint64_t busy_ns = 0;
   uint64_t held_back_ns = 0;
   uint64_t round_trip_ns = 0;
