@@ -16,18 +16,17 @@ constexpr double kHeldBack = 0.3;
 // A smaller share of bytes that are sent again is usual.
 constexpr double kLossy = 0.01;
 // A round trip that is so many times the least one, and longer by so much, waits in a queue.
-constexpr int64_t kQueuedTimes = 5;
-constexpr int64_t kQueuedNs = 20'000'000;
+constexpr uint64_t kQueuedTimes = 5;
+constexpr uint64_t kQueuedNs = 20'000'000;
 
 // The samples of one link.
 struct Samples {
   LinkUse use;
   std::vector<uint64_t> rates;
-  std::vector<int64_t> round_trips;
+  std::vector<uint64_t> round_trips;
 };
 
-template <typename T>
-T MedianOf(std::vector<T> values) {
+uint64_t MedianOf(std::vector<uint64_t> values) {
   if (values.empty()) return 0;
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
@@ -35,19 +34,19 @@ T MedianOf(std::vector<T> values) {
 }
 
 void AddLink(const TraceRecord& record, LinkUse* use) {
-  use->wall_ns += static_cast<int64_t>(record.wall_ns);
+  use->wall_ns += record.wall_ns;
   use->bytes_sent += record.key;
   use->bytes_received += record.step;
   use->bytes_sent_again += record.bytes;
-  use->busy_ns += int64_t{record.cpu_ticks} * kTraceTickNs;
+  use->busy_ns += uint64_t{record.cpu_ticks} * kTraceTickNs;
 }
 
 void AddPath(const TraceRecord& record, Samples* samples) {
   if (record.key > 0) samples->rates.push_back(record.key);
-  samples->round_trips.push_back(static_cast<int64_t>(record.step));
-  samples->use.held_back_ns += int64_t{record.cpu_ticks} * kTraceTickNs;
-  const int64_t least = int64_t{record.bytes} * 1000;
-  int64_t* const known = &samples->use.least_round_trip_ns;
+  samples->round_trips.push_back(record.step);
+  samples->use.held_back_ns += uint64_t{record.cpu_ticks} * kTraceTickNs;
+  const uint64_t least = uint64_t{record.bytes} * 1000;
+  uint64_t* const known = &samples->use.least_round_trip_ns;
   if (least > 0) *known = *known == 0 ? least : std::min(*known, least);
 }
 

@@ -195,15 +195,15 @@ Json LinksJson(const JobTrace& job, const std::vector<LinkUse>& links) {
   for (const LinkUse& link : links) {
     all.push_back({{"from", job.NodeName(link.node)},
                    {"to", job.NodeNameOf(link.peer)},
-                   {"ms", Ms(link.wall_ns)},
+                   {"ms", Ms(static_cast<double>(link.wall_ns))},
                    {"bytes_sent", link.bytes_sent},
                    {"bytes_received", link.bytes_received},
                    {"bytes_sent_again", link.bytes_sent_again},
-                   {"busy_ms", Ms(link.busy_ns)},
-                   {"held_back_ms", Ms(link.held_back_ns)},
+                   {"busy_ms", Ms(static_cast<double>(link.busy_ns))},
+                   {"held_back_ms", Ms(static_cast<double>(link.held_back_ns))},
                    {"carries_bytes_a_second", link.rate},
-                   {"round_trip_ms", Ms(link.round_trip_ns)},
-                   {"least_round_trip_ms", Ms(link.least_round_trip_ns)}});
+                   {"round_trip_ms", Ms(static_cast<double>(link.round_trip_ns))},
+                   {"least_round_trip_ms", Ms(static_cast<double>(link.least_round_trip_ns))}});
   }
   return all;
 }

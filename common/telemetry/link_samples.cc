@@ -6,9 +6,6 @@
 namespace bdn {
 namespace {
 
-// Totals fall where a connection was replaced by a new one.
-uint64_t Since(uint64_t before, uint64_t now) { return now > before ? now - before : 0; }
-
 uint64_t BytesOf(const TraceRecord& link) { return link.key + link.step; }
 
 }  // namespace
@@ -22,14 +19,15 @@ std::vector<TraceRecord> LinkSamples::Take(int64_t now_ns, const std::vector<Lin
     now[link.peer] = link;
     if (!has_begun_) continue;
     const auto found = before_.find(link.peer);
+    // Its totals are less than these where a connection was replaced by a new one.
     const LinkTotals before = found == before_.end() ? LinkTotals() : found->second;
     const TraceRecord moved = {
         .begin_ns = at_ns_,
         .wall_ns = wall_ns,
-        .key = Since(before.bytes_sent, link.bytes_sent),
-        .step = Since(before.bytes_received, link.bytes_received),
-        .cpu_ticks = TraceField(Since(before.busy_ns, link.busy_ns) / kTraceTickNs),
-        .bytes = TraceField(Since(before.bytes_sent_again, link.bytes_sent_again)),
+        .key = RiseOf(before.bytes_sent, link.bytes_sent),
+        .step = RiseOf(before.bytes_received, link.bytes_received),
+        .cpu_ticks = TraceField(RiseOf(before.busy_ns, link.busy_ns) / kTraceTickNs),
+        .bytes = TraceField(RiseOf(before.bytes_sent_again, link.bytes_sent_again)),
         .peer = link.peer,
         .kind = static_cast<uint8_t>(TraceKind::kLinkSample)};
     if (BytesOf(moved) == 0) continue;
@@ -38,7 +36,7 @@ std::vector<TraceRecord> LinkSamples::Take(int64_t now_ns, const std::vector<Lin
         .wall_ns = wall_ns,
         .key = link.rate,
         .step = link.round_trip_ns,
-        .cpu_ticks = TraceField(Since(before.held_back_ns, link.held_back_ns) / kTraceTickNs),
+        .cpu_ticks = TraceField(RiseOf(before.held_back_ns, link.held_back_ns) / kTraceTickNs),
         .bytes = TraceField(link.least_round_trip_ns / 1000),
         .peer = link.peer,
         .kind = static_cast<uint8_t>(TraceKind::kPathSample)};

@@ -39,8 +39,6 @@ size_t ReadNumbers(std::string_view text, std::array<uint64_t, kMost>* numbers) 
   return count;
 }
 
-uint64_t Since(uint64_t before, uint64_t now) { return now > before ? now - before : 0; }
-
 }  // namespace
 
 std::string ReadProcLine(const char* path) {
@@ -85,8 +83,8 @@ void SystemSamples::TakeThreads(int64_t now_ns, Recording* recording,
       records->push_back(
           {.begin_ns = thread.at_ns,
            .wall_ns = static_cast<uint64_t>(std::max<int64_t>(0, now_ns - thread.at_ns)),
-           .key = Since(thread.ran_ns, numbers[0]),
-           .step = Since(thread.queued_ns, numbers[1]),
+           .key = RiseOf(thread.ran_ns, numbers[0]),
+           .step = RiseOf(thread.queued_ns, numbers[1]),
            .peer = thread.place,
            .kind = static_cast<uint8_t>(TraceKind::kThreadSample)});
     }
@@ -104,8 +102,8 @@ void SystemSamples::TakeMachine(int64_t now_ns, std::vector<TraceRecord>* record
     records->push_back(
         {.begin_ns = machine_at_ns_,
          .wall_ns = static_cast<uint64_t>(std::max<int64_t>(0, now_ns - machine_at_ns_)),
-         .key = Since(machine_.busy_ns, now.busy_ns),
-         .step = Since(machine_.idle_ns, now.idle_ns),
+         .key = RiseOf(machine_.busy_ns, now.busy_ns),
+         .step = RiseOf(machine_.idle_ns, now.idle_ns),
          .bytes = now.runnable,
          .kind = static_cast<uint8_t>(TraceKind::kMachineSample)});
   }

@@ -103,6 +103,9 @@ inline uint32_t TraceField(uint64_t value) {
   return value < UINT32_MAX ? static_cast<uint32_t>(value) : UINT32_MAX;
 }
 
+// Returns how much a count has risen; 0 where it has fallen.
+inline uint64_t RiseOf(uint64_t before, uint64_t now) { return now > before ? now - before : 0; }
+
 }  // namespace bdn
 
 #endif  // BANDONEON_COMMON_TELEMETRY_TRACE_LAYOUT_H_

@@ -147,6 +147,8 @@ def dump(
                 file.write(ctypes.string_at(node.recording, node.recording_bytes))
         except OSError as error:
             failed.append(error)
+            if not isinstance(error, FileExistsError):
+                path.unlink(missing_ok=True)  # A part of a recording would be in the way of the next dump.
         else:
             taken.append(os.fspath(path))
 

@@ -159,7 +159,7 @@ class ShmTransportImpl final : public ShmTransport {
   void End(const ConnectionPtr& connection, EndReason reason);
   // Ends a connection for good.
   void Drop(const ConnectionPtr& connection, bool broke_rules = false);
-  void Close(std::shared_ptr<ShmChannel> channel, bool broke_rules);
+  void CloseChannel(std::shared_ptr<ShmChannel> channel, bool broke_rules);
 
   void Greet(const ConnectionPtr& connection);
   void OnGreeted(const ConnectionPtr& connection);
@@ -562,7 +562,7 @@ void ShmTransportImpl::Tell(std::vector<Done>* done) {
 // Closes a channel, and keeps it while its peer may still read payloads that were sent; one that
 // broke the rules has no claim to them. Payloads lent to us need no such care: each of them holds
 // the channel itself.
-void ShmTransportImpl::Close(std::shared_ptr<ShmChannel> channel, bool broke_rules) {
+void ShmTransportImpl::CloseChannel(std::shared_ptr<ShmChannel> channel, bool broke_rules) {
   fds_.Forget(channel->socket());
   channel->SayClosing();
   if (!broke_rules && channel->PeerMayRead()) closing_.push_back(std::move(channel));
@@ -583,7 +583,7 @@ void ShmTransportImpl::End(const ConnectionPtr& connection, EndReason reason) {
   std::shared_ptr<ShmChannel> channel = connection->Disconnect();
   if (channel == nullptr) return;
   up_.erase(std::find(up_.begin(), up_.end(), connection));
-  Close(std::move(channel), broke_rules);
+  CloseChannel(std::move(channel), broke_rules);
   connectors_.push_back(connection);
   RetryLater(connection.get());
 }
@@ -599,7 +599,7 @@ void ShmTransportImpl::Drop(const ConnectionPtr& connection, bool broke_rules) {
   ShmConnection::Closed closed = connection->Close();
   if (closed.channel != nullptr) {
     up_.erase(std::find(up_.begin(), up_.end(), connection));
-    Close(std::move(closed.channel), broke_rules);
+    CloseChannel(std::move(closed.channel), broke_rules);
     if (!connection->is_connector()) counters_.connections_open.Remove();
   } else {
     std::erase(connectors_, connection);
